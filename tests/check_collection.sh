@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# The checkout builds as the collection plumbline.plumbline, and its modules work where only the collection is installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+ansible-galaxy collection build --output-path "$work" . >/dev/null
+cd "$work"
+export ANSIBLE_CONFIG=/dev/null
+ansible-galaxy collection install --offline -p "$work/collections" "$work"/plumbline-plumbline-*.tar.gz >/dev/null
+ANSIBLE_COLLECTIONS_PATH="$work/collections" ansible localhost -m plumbline.plumbline.node_info >/dev/null
+ANSIBLE_COLLECTIONS_PATH="$work/collections" ansible-playbook --syntax-check -i localhost, plumbline.plumbline.survey >/dev/null
