@@ -38,6 +38,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+system:
+  description: Name of the kernel.
+  returned: always
+  type: str
+  sample: Linux
 hostname:
   description: The kernel's host name.
   returned: always

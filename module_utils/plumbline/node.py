@@ -43,6 +43,7 @@ def node_facts(root: str = "/") -> dict[str, Any]:
     hypervisor = hypervisor_type(tree, cpuinfo)
     distribution, version = _distribution(tree)
     return {
+        "system": os.uname().sysname if tree.is_live else tree.text("/proc/sys/kernel/ostype"),
         "hostname": tree.text("/proc/sys/kernel/hostname") or tree.text("/etc/hostname"),
         "architecture": os.uname().machine if tree.is_live else tree.text("/proc/sys/kernel/arch"),
         "python_version": platform.python_version(),
