@@ -1,0 +1,88 @@
+"""Refuse, before anything is touched, an inventory with unknown variables, wrong types or gates that cannot hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleError, AnsibleUndefinedVariable
+from ansible.plugins.action import ActionBase
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import gate_problems, plain
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.variables import (
+    UndefinedYetError,
+    UnresolvableError,
+    check_variables,
+    load_catalogue,
+)
+
+# The collection has roles/ and meta/ beside plugins/. Not resolved: in a checkout, plugins/ is made of links.
+_ROOT = Path(__file__).parents[2]
+# Read while the strategy loads this plugin, before it forks: the workers of all hosts inherit the specs.
+load_catalogue(_ROOT)
+
+
+class ActionModule(ActionBase):
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+    _supports_async = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        self.validate_argument_spec({})
+        variables = task_vars or {}
+        catalogue = load_catalogue(_ROOT)
+        problems = check_variables(
+            catalogue,
+            variables,
+            lambda name: self._resolve(variables, name),
+            where=lambda name: _origin(name, variables),
+            is_secret=lambda name: _is_encrypted(variables[name]),
+        )
+        problems += self._gates(variables)
+        checked = sum(name in catalogue.options for name in variables)
+        result.update(changed=False, failed=bool(problems), problems=problems, checked=checked)
+        host = variables.get("inventory_hostname", "this host")
+        if problems:
+            noun = "variable is" if len(problems) == 1 else f"{len(problems)} variables are"
+            head = f"Nothing was touched on {host}, for {'one ' if len(problems) == 1 else ''}{noun} not sound:"
+            result["msg"] = "\n".join([head, *(f"- {problem}" for problem in problems)])
+        else:
+            result["msg"] = f"{checked} variables are known and of their type."
+        return result
+
+    def _gates(self, variables: dict[str, Any]) -> list[str]:
+        values: dict[str, Any] = {"gates_rules": {}, "gates_rules_overrides": {}, "gates_slo": None}
+        for name in values:
+            try:
+                if name in variables:
+                    values[name] = self._resolve(variables, name)
+            except (UndefinedYetError, UnresolvableError):
+                return []  # named by check_variables, or resting on a later stage
+        return gate_problems(values["gates_rules"], values["gates_rules_overrides"], values["gates_slo"])
+
+    def _resolve(self, variables: dict[str, Any], name: str) -> Any:
+        try:
+            return plain(self._templar.template(variables[name]))
+        except AnsibleUndefinedVariable as error:
+            raise UndefinedYetError from error
+        except AnsibleError as error:
+            raise UnresolvableError(" ".join(str(error).split())) from error
+
+
+def _is_encrypted(value: Any) -> bool:
+    """Return whether a value came encrypted, in a vault string or a vault file."""
+    tags = {type(tag).__name__ for tag in getattr(value, "_ansible_tags_mapping", {}).values()}
+    return type(value).__name__ == "EncryptedString" or bool(tags & {"VaultedValue", "SourceWasEncrypted"})
+
+
+def _origin(name: str, variables: dict[str, Any]) -> str:
+    """Return file and line of a variable, where ansible-core knows it."""
+    for thing in (variables.get(name), next((key for key in variables if key == name), None)):
+        for tag in getattr(thing, "_ansible_tags_mapping", {}).values():
+            path, line = getattr(tag, "path", None), getattr(tag, "line_num", None)
+            if path and line:
+                file = Path(path)
+                short = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+                return f"{short}:{line}"
+    return ""
