@@ -1,0 +1,179 @@
+"""The part of DMTF's Base message registry that the simulator speaks (DSP2065; wording is our own).
+
+A message is a key, its arguments, and what a person should do. `message` makes the object that goes into
+`@Message.ExtendedInfo`, and `REGISTRY_ENTRIES` is what the service publishes under `/redfish/v1/Registries`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+REGISTRY = "Base.1.18"
+REGISTRY_VERSION = "1.18.0"
+
+_OK, _WARNING, _CRITICAL = "OK", "Warning", "Critical"
+
+# key: (severity, text with %1, %2 ..., resolution)
+_MESSAGES: dict[str, tuple[str, str, str]] = {
+    "Success": (_OK, "The request completed successfully.", "None."),
+    "GeneralError": (_CRITICAL, "%1", "See the message, correct the cause and send the request again."),
+    "InternalError": (_CRITICAL, "The service failed to handle the request.", "Send it again; report the service log."),
+    "MalformedJSON": (_CRITICAL, "The request body is not valid JSON.", "Correct the body and send it again."),
+    "UnrecognizedRequestBody": (
+        _WARNING,
+        "The service cannot use the request body: %1.",
+        "Send a JSON object as the schema of the resource describes it.",
+    ),
+    "ResourceMissingAtURI": (_CRITICAL, "There is no resource at %1.", "Follow the links from /redfish/v1."),
+    "OperationNotAllowed": (_CRITICAL, "%1 is not allowed on %2.", "Use a method of the Allow header."),
+    "NoValidSession": (
+        _CRITICAL,
+        "The request carries no valid credentials: %1.",
+        "Log in at SessionService/Sessions, or send HTTP basic authentication.",
+    ),
+    "ResourceAtUriUnauthorized": (_CRITICAL, "Access to %1 was refused.", "Send credentials that may read it."),
+    "SessionLimitExceeded": (
+        _CRITICAL,
+        "%1 sessions are open, which is the limit.",
+        "Log out of a session or wait until one expires.",
+    ),
+    "PreconditionFailed": (
+        _CRITICAL,
+        "The If-Match header %1 does not match the current ETag of %2.",
+        "Read the resource again and repeat the change with its new ETag.",
+    ),
+    "HeaderMissing": (_CRITICAL, "The header %1 is required for this request.", "Add the header."),
+    "QueryNotSupported": (
+        _WARNING,
+        "The query parameter %1 is not supported.",
+        "Leave it out; see ProtocolFeaturesSupported in the service root.",
+    ),
+    "PropertyUnknown": (_WARNING, "The property %1 does not exist here.", "Correct the name or leave it out."),
+    "PropertyNotWritable": (
+        _WARNING,
+        "The property %1 is read-only: %2.",
+        "Leave it out, or first change what locks it.",
+    ),
+    "PropertyMissing": (_WARNING, "The property %1 is required and missing.", "Add it and send the request again."),
+    "PropertyValueNotInList": (
+        _WARNING,
+        "The value %1 for %2 is not one of: %3.",
+        "Choose a value that the attribute registry lists.",
+    ),
+    "PropertyValueTypeError": (
+        _WARNING,
+        "The value %1 for %2 has the wrong type; expected %3.",
+        "Send a value of the expected type.",
+    ),
+    "PropertyValueOutOfRange": (
+        _WARNING,
+        "The value %1 for %2 is out of range: %3.",
+        "Send a value within the bounds of the attribute registry.",
+    ),
+    "PropertyValueFormatError": (
+        _WARNING,
+        "The value %1 for %2 has the wrong format: %3.",
+        "Send a value of the expected format.",
+    ),
+    "ActionParameterMissing": (_CRITICAL, "The action %1 needs the parameter %2.", "Add the parameter."),
+    "ActionParameterUnknown": (_WARNING, "The action %1 has no parameter %2.", "Leave it out."),
+    "ActionParameterNotSupported": (
+        _WARNING,
+        "The parameter %1 of the action %2 does not support the value %3; supported: %4.",
+        "Choose one of the AllowableValues of the action.",
+    ),
+    "ActionParameterValueTypeError": (
+        _WARNING,
+        "The value %1 for the parameter %2 of the action %3 has the wrong type.",
+        "Send a value of the expected type.",
+    ),
+    "ResourceInUse": (
+        _WARNING,
+        "%1 is in use or in transition: %2.",
+        "Wait until it is done and send the request again.",
+    ),
+    "ResourceInStandby": (
+        _CRITICAL,
+        "The request needs the system to be on, and it is off.",
+        "Turn the system on and send the request again.",
+    ),
+    "ServiceTemporarilyUnavailable": (
+        _CRITICAL,
+        "The service is temporarily unavailable. Retry in %1 seconds.",
+        "Wait that long and send the request again.",
+    ),
+    "ResetRequired": (
+        _WARNING,
+        "To complete the change, reset %1 with ResetType %2.",
+        "Reset it.",
+    ),
+    "SettingsFailed": (
+        _WARNING,
+        "The value of %1 was not applied: %2.",
+        "Read the attribute again, remove the cause and stage the value anew.",
+    ),
+    "ConditionInRelatedResource": (_WARNING, "Look at %1 for the cause.", "Look there."),
+}
+
+
+def message(key: str, *args: Any, related: str | None = None) -> dict[str, Any]:
+    """Return a message object with its arguments filled in.
+
+    `related` is a JSON pointer to the property at fault, such as `/Attributes/C6Enable`.
+    """
+    severity, text, resolution = _MESSAGES[key]
+    texts = [str(arg) for arg in args]
+    for index, value in enumerate(texts, start=1):
+        text = text.replace(f"%{index}", value)
+    body: dict[str, Any] = {
+        "@odata.type": "#Message.v1_2_1.Message",
+        "MessageId": f"{REGISTRY}.{key}",
+        "Message": text,
+        "MessageArgs": texts,
+        "MessageSeverity": severity,
+        "Severity": severity,
+        "Resolution": resolution,
+    }
+    if related is not None:
+        body["RelatedProperties"] = [related]
+    return body
+
+
+def _entry(severity: str, text: str, resolution: str) -> dict[str, Any]:
+    count = sum(f"%{index}" in text for index in range(1, 10))
+    return {
+        "Description": text,
+        "Message": text,
+        "Severity": severity,
+        "MessageSeverity": severity,
+        "NumberOfArgs": count,
+        "ParamTypes": ["string"] * count,
+        "Resolution": resolution,
+    }
+
+
+REGISTRY_ENTRIES: dict[str, Any] = {key: _entry(*value) for key, value in _MESSAGES.items()}
+
+
+class RedfishError(Exception):
+    """A refusal: an HTTP status and one or more messages, sent as a Redfish error body."""
+
+    def __init__(self, status: int, *messages: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+        super().__init__(messages[0]["Message"] if messages else str(status))
+        self.status = status
+        self.messages = list(messages)
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """Return the error body of DSP0266."""
+        if len(self.messages) == 1:
+            code, text = self.messages[0]["MessageId"], self.messages[0]["Message"]
+        else:
+            code = f"{REGISTRY}.GeneralError"
+            text = "Several errors; see ExtendedInfo."
+        return {"error": {"code": code, "message": text, "@Message.ExtendedInfo": self.messages}}
+
+
+def refuse(status: int, key: str, *args: Any, related: str | None = None) -> RedfishError:
+    """Return (to raise) an error with a single message."""
+    return RedfishError(status, message(key, *args, related=related))

@@ -1,0 +1,106 @@
+"""Profiles: what a simulated server is, as data. See docs/bmc-simulator.md for every key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .registry import AttributeRegistry, build_registry
+
+Json = dict[str, Any]
+DATA = Path(__file__).parent / "data" / "profiles"
+
+
+class ProfileError(Exception):
+    """A profile cannot be used; the text is one sentence for a person."""
+
+
+@dataclass
+class Profile:
+    """One kind of server."""
+
+    name: str
+    data: Json
+    registry: AttributeRegistry
+    initial: Json = field(default_factory=dict)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a top-level value."""
+        return self.data.get(key, default)
+
+    @property
+    def quirks(self) -> Json:
+        """How this firmware deviates from the standard form."""
+        return dict(self.data.get("quirks", {}))
+
+
+def available() -> list[str]:
+    """Return the names of the profiles that come with the simulator."""
+    return sorted(path.stem for path in DATA.glob("*.json"))
+
+
+def _read(path: Path, what: str) -> Json:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ProfileError(f"The {what} {path} cannot be read: {error.strerror}; correct the path.") from error
+    except ValueError as error:
+        raise ProfileError(f"The {what} {path} is not JSON ({error}); correct it.") from error
+    if not isinstance(data, dict):
+        raise ProfileError(f"The {what} {path} holds no JSON object; correct it.")
+    return data
+
+
+def _merge(base: Json, over: Json) -> Json:
+    merged = dict(base)
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = _merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _load_data(name_or_path: str, seen: tuple[str, ...] = ()) -> tuple[str, Json, Path]:
+    path = Path(name_or_path)
+    if path.suffix != ".json":
+        path = DATA / f"{name_or_path}.json"
+        if not path.exists():
+            raise ProfileError(
+                f"There is no profile {name_or_path!r}; choose one of {', '.join(available())}, "
+                "or give the path of a profile file that ends in .json."
+            )
+    data = _read(path, "profile")
+    parent = data.pop("extends", None)
+    if parent is not None:
+        if parent in seen:
+            raise ProfileError(f"The profile {path} extends itself through {parent}; remove the loop.")
+        data = _merge(_load_data(parent, (*seen, parent))[1], data)
+    return path.stem, data, path
+
+
+def load(name_or_path: str, overrides: Json | None = None) -> Profile:
+    """Return a profile by name or file; `overrides` are merged over it."""
+    name, data, path = _load_data(name_or_path)
+    if overrides:
+        data = _merge(data, overrides)
+    for key in ("system", "bios"):
+        if not isinstance(data.get(key), dict):
+            raise ProfileError(f"The profile {path} has no object {key!r}; add it.")
+    bios = data["bios"]
+    initial: Json = dict(bios.get("initial", {}))
+    if "captured" in bios:
+        captured = _read(path.parent / bios["captured"], "captured Bios resource of a profile")
+        initial = {**captured.get("Attributes", {}), **initial}
+    try:
+        if "registry_file" in bios:
+            document = _read(path.parent / bios["registry_file"], "attribute registry of a profile")
+            # An archive's cut registry may lack the menus and dependencies.
+            registry = AttributeRegistry({"Language": "en", "OwningEntity": "unknown", **document})
+        else:
+            registry = AttributeRegistry(build_registry(bios["registry"], bios["attributes"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ProfileError(f"The attribute registry of the profile {path} lacks {error}; correct it.") from error
+    return Profile(name, data, registry, initial)

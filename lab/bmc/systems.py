@@ -1,0 +1,238 @@
+"""The computer system and its BIOS."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .messages import RedfishError, message, refuse
+from .rest import Call, Reply, Resource, collection, link, raw_etag, success
+
+if TYPE_CHECKING:
+    from .service import Service
+
+Json = dict[str, Any]
+APPLY_TIMES = ["OnReset", "Immediate", "AtMaintenanceWindowStart", "InMaintenanceWindowOnReset"]
+
+
+def check_apply_time(body: Json, supported: list[str]) -> str | None:
+    """Return the requested ApplyTime, or refuse one that the machine does not offer."""
+    annotation = body.get("@Redfish.SettingsApplyTime")
+    if annotation is None:
+        return None
+    where = "/@Redfish.SettingsApplyTime/ApplyTime"
+    if not isinstance(annotation, dict) or "ApplyTime" not in annotation:
+        raise refuse(400, "PropertyMissing", "ApplyTime", related=where)
+    wanted = annotation["ApplyTime"]
+    if wanted not in supported:
+        raise refuse(400, "PropertyValueNotInList", wanted, "ApplyTime", ", ".join(supported), related=where)
+    return str(wanted)
+
+
+class SystemResources:
+    """The handlers of one system."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.paths = service.paths
+        self.profile = service.profile
+        self.bios = service.bios
+
+    def resources(self) -> dict[str, Resource]:
+        """Return the resources by URI."""
+        paths = self.paths
+        found = {
+            paths.systems: Resource(
+                get=lambda: collection(paths.systems, "ComputerSystem", "Computer systems", [paths.system])
+            ),
+            paths.system: Resource(get=self.system, patch=self.patch_system),
+            f"{paths.system}/Actions/ComputerSystem.Reset": Resource(post=self.reset),
+            paths.bios: Resource(get=self.get_bios, patch=self.patch_bios_directly),
+            paths.settings: Resource(
+                get=self.get_settings, patch=self.patch_settings, put=self.put_settings, etag_of=self.get_bios
+            ),
+            f"{paths.bios}/Actions/Bios.ResetBios": Resource(post=self.reset_bios),
+        }
+        if self.profile.quirks.get("clear_by_delete", False):
+            found[paths.settings].delete = self.clear_pending
+        return found
+
+    async def system(self) -> Json:
+        """Return the ComputerSystem."""
+        power = self.service.power
+        await power.refresh()
+        paths, described = self.paths, self.profile.data["system"]
+        body: Json = {
+            "@odata.id": paths.system,
+            "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem",
+            "Id": paths.ids["system"],
+            "Name": described.get("Name", "System"),
+            "SystemType": "Physical",
+            **{key: value for key, value in described.items() if key != "Name"},
+            "HostName": self.service.node_name,
+            "PowerState": power.state,
+            "BootProgress": power.boot_progress,
+            "BiosVersion": self.service.firmware_version("BIOS"),
+            "Status": {
+                "State": "Enabled" if power.state == "On" else "Disabled",
+                "Health": "OK",
+                "HealthRollup": "OK",
+            },
+            "Boot": self.service.boot,
+            "IndicatorLED": self.service.state.data.get("indicator_led", "Off"),
+            "Bios": link(paths.bios),
+            "Links": {"Chassis": [link(paths.chassis)], "ManagedBy": [link(paths.manager)]},
+            "Actions": {
+                "#ComputerSystem.Reset": {
+                    "target": f"{paths.system}/Actions/ComputerSystem.Reset",
+                    "ResetType@Redfish.AllowableValues": power.allowed,
+                }
+            },
+        }
+        body.update(self.service.system_links)
+        return body
+
+    def patch_system(self, call: Call) -> Reply:
+        """Change the boot override, the indicator or the asset tag."""
+        errors = []
+        led_values = ["Lit", "Blinking", "Off"]
+        for name, value in call.body.items():
+            if name == "Boot" and isinstance(value, dict):
+                errors += self._boot_errors(value)
+            elif name == "IndicatorLED":
+                if value not in led_values:
+                    errors.append(
+                        message("PropertyValueNotInList", value, name, ", ".join(led_values), related="/IndicatorLED")
+                    )
+            elif name == "AssetTag":
+                if not isinstance(value, str):
+                    errors.append(message("PropertyValueTypeError", value, name, "a string", related="/AssetTag"))
+            elif name == "Boot":
+                errors.append(message("PropertyValueTypeError", value, name, "an object", related="/Boot"))
+            else:
+                key = "PropertyNotWritable" if name in self.profile.data["system"] else "PropertyUnknown"
+                errors.append(message(key, name, "it is informational", related=f"/{name}"))
+        if errors:
+            raise RedfishError(400, *errors)
+        if "Boot" in call.body:
+            self.service.boot.update(call.body["Boot"])
+        if "IndicatorLED" in call.body:
+            self.service.state.data["indicator_led"] = call.body["IndicatorLED"]
+        if "AssetTag" in call.body:
+            self.profile.data["system"]["AssetTag"] = call.body["AssetTag"]
+        self.service.state.save()
+        return Reply(204)
+
+    def _boot_errors(self, wanted: Json) -> list[Json]:
+        allowed = {
+            "BootSourceOverrideEnabled": ["Disabled", "Once", "Continuous"],
+            "BootSourceOverrideMode": ["UEFI"],
+            "BootSourceOverrideTarget": self.service.boot["BootSourceOverrideTarget@Redfish.AllowableValues"],
+        }
+        errors = []
+        for name, value in wanted.items():
+            where = f"/Boot/{name}"
+            if name not in allowed:
+                errors.append(message("PropertyUnknown", name, related=where))
+            elif value not in allowed[name]:
+                errors.append(message("PropertyValueNotInList", value, name, ", ".join(allowed[name]), related=where))
+        return errors
+
+    def reset(self, call: Call) -> Reply:
+        """Do ComputerSystem.Reset."""
+        action = "ComputerSystem.Reset"
+        unknown = sorted(set(call.body) - {"ResetType"})
+        if unknown:
+            raise refuse(400, "ActionParameterUnknown", action, unknown[0])
+        if "ResetType" not in call.body:
+            raise refuse(400, "ActionParameterMissing", action, "ResetType")
+        self.service.power.request(call.body["ResetType"])
+        return Reply(204)
+
+    def get_bios(self) -> Json:
+        """Return the Bios resource: the values that the machine runs with."""
+        paths, bios, quirks = self.paths, self.bios, self.bios.quirks
+        values = bios.active
+        if quirks.get("bios_shows_pending", False):
+            values.update(bios.pending)
+        settings: Json = {"@odata.type": "#Settings.v1_3_5.Settings", "SettingsObject": link(paths.settings)}
+        if quirks.get("supported_apply_times", True):
+            settings["SupportedApplyTimes"] = self.profile.data["bios"].get("apply_times", ["OnReset"])
+        if bios.applied_at:
+            settings.update(Time=bios.applied_at, Messages=bios.messages, ETag=raw_etag(values))
+        body: Json = {
+            "@odata.id": paths.bios,
+            "@odata.type": "#Bios.v1_2_0.Bios",
+            "Id": "Bios",
+            "Name": "BIOS Configuration Current Settings",
+            "AttributeRegistry": bios.registry.document["Id"],
+            "Attributes": bios.shaped(values),
+            "ResetBiosToDefaultsPending": bios.reset_to_defaults_pending,
+            "Actions": {"#Bios.ResetBios": {"target": f"{paths.bios}/Actions/Bios.ResetBios"}},
+        }
+        if quirks.get("settings_annotation", True):
+            body["@Redfish.Settings"] = settings
+        return body
+
+    def get_settings(self) -> Json:
+        """Return the settings object: pending values, alone or laid over the active ones as the profile has it."""
+        bios = self.bios
+        shows = bios.quirks.get("settings_shows", "pending")
+        values = bios.pending if shows == "pending" else {**bios.active, **bios.pending}
+        return {
+            "@odata.id": self.paths.settings,
+            "@odata.type": "#Bios.v1_2_0.Bios",
+            "Id": "Settings",
+            "Name": "BIOS Configuration Pending Settings",
+            "AttributeRegistry": bios.registry.document["Id"],
+            "Attributes": bios.shaped(values),
+            "@Redfish.SettingsApplyTime": {
+                "@odata.type": "#Settings.v1_3_5.PreferredApplyTime",
+                "ApplyTime": "OnReset",
+                "ApplyTime@Redfish.AllowableValues": self.profile.data["bios"].get("apply_times", ["OnReset"]),
+            },
+        }
+
+    def patch_bios_directly(self, call: Call) -> Reply:
+        """Refuse, or on firmware that takes it, stage what was sent to the Bios resource itself."""
+        if not self.bios.quirks.get("patch_on_bios", False):
+            names = sorted(self.bios.attributes_of(call.body)) or ["Attributes"]
+            raise RedfishError(
+                400,
+                *(
+                    message(
+                        "PropertyNotWritable",
+                        name,
+                        f"changes go to the settings object {self.paths.settings}",
+                        related=f"/Attributes/{name}",
+                    )
+                    for name in names
+                ),
+            )
+        return self.patch_settings(call)
+
+    def patch_settings(self, call: Call) -> Reply:
+        """Stage attributes for the next reset."""
+        return self._stage(call, replace=False)
+
+    def put_settings(self, call: Call) -> Reply:
+        """Make the body the whole of the pending values."""
+        return self._stage(call, replace=True)
+
+    def _stage(self, call: Call, *, replace: bool) -> Reply:
+        supported = self.profile.data["bios"].get("apply_times", ["OnReset"])
+        check_apply_time(call.body, supported)
+        attributes = self.bios.attributes_of(call.body)
+        self.bios.stage(attributes, replace=replace)
+        return success()
+
+    def clear_pending(self, _call: Call) -> Reply:
+        """Forget pending values."""
+        self.bios.clear()
+        return Reply(204)
+
+    def reset_bios(self, call: Call) -> Reply:
+        """Have the next reset restore the defaults."""
+        if call.body and self.bios.quirks.get("reset_bios_strict", False):
+            raise refuse(400, "ActionParameterUnknown", "Bios.ResetBios", sorted(call.body)[0])
+        self.bios.reset_to_defaults()
+        return success()

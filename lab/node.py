@@ -1,0 +1,234 @@
+"""The node: a container with systemd as PID 1, reached by SSH on loopback like any server."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import socket
+import tarfile
+import time
+from pathlib import Path
+
+from lab import credentials, image
+from lab.pipconf import PipConfiguration
+from lab.podman import Podman
+from lab.settings import VARIABLES, Lab
+from lab.shell import LabError, last_line, run, say, write_atomically
+
+OPS_UID = 1000
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
+
+
+def port_holder(port: int) -> str:
+    """Which program listens on a port, for the error message; empty where that cannot be seen."""
+    shown = run(["ss", "-ltnpH", f"sport = :{port}"], what="looking for the port's user", check=False).stdout if _has_ss() else ""
+    _, found, users = shown.partition('users:(("')
+    if not found:
+        return ""
+    name, _, rest = users.partition('"')
+    pid = rest.partition("pid=")[2].partition(",")[0]
+    return f" by {name} (process {pid})"
+
+
+def _has_ss() -> bool:
+    return any(Path(directory, "ss").exists() for directory in ("/usr/bin", "/bin", "/usr/sbin", "/sbin"))
+
+
+def require_free_port(port: int, variable: str) -> None:
+    """Refuse, with the remedy, a port of 127.0.0.1 that something else listens on."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise LabError(f"port {port} on 127.0.0.1 cannot be used: {error.strerror}") from None
+            raise LabError(
+                f"port {port} on 127.0.0.1 is already in use{port_holder(port)}: stop that, or choose another port with "
+                f"{variable}=NUMBER (make lab {variable}={port + 1})"
+            ) from None
+
+
+class Node:
+    """The lab's one node."""
+
+    def __init__(self, lab: Lab, podman: Podman) -> None:
+        self.lab = lab
+        self.podman = podman
+        self.key = lab.state / "ssh_key"
+        self.host_key = lab.state / "ssh_host_key"
+        self.known_hosts = lab.state / "known_hosts"
+        self.stamp = lab.state / "node-files.sha256"
+
+    # -- access -------------------------------------------------------------------------------------------------------
+
+    def ssh_options(self) -> list[str]:
+        """Options that reach this node and nothing else, whatever the user's own SSH configuration says."""
+        return [
+            *("-F", "none"),
+            *("-o", f"UserKnownHostsFile={self.known_hosts}"),
+            *("-o", "GlobalKnownHostsFile=/dev/null"),
+            *("-o", f"HostKeyAlias={self.lab.container}"),
+            *("-o", "StrictHostKeyChecking=yes"),
+            *("-o", "IdentitiesOnly=yes"),
+        ]
+
+    def ssh_command(self, *words: str) -> list[str]:
+        """A command on the node through SSH."""
+        target = ["-i", str(self.key), "-p", str(self.lab.ssh_port), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+        return ["ssh", *self.ssh_options(), *target, "ops@127.0.0.1", *words]
+
+    def ensure_keys(self) -> None:
+        """Both key pairs, and the node's key among the known hosts."""
+        credentials.ensure_key(self.key, f"ops@{self.lab.container}")
+        public = credentials.ensure_key(self.host_key, self.lab.container)
+        line = f"{self.lab.container} {public}\n"
+        if not self.known_hosts.exists() or self.known_hosts.read_text() != line:
+            write_atomically(self.known_hosts, line, 0o644)
+
+    # -- files laid into the container --------------------------------------------------------------------------------
+
+    def files(self, pip: PipConfiguration) -> dict[str, tuple[int, int, bytes]]:
+        """Path -> (mode, owner, content): what makes this container this lab's node."""
+        public = self.key.with_name("ssh_key.pub").read_bytes()
+        laid = {
+            "/home/ops/.ssh/authorized_keys": (0o600, OPS_UID, public),
+            "/etc/ssh/ssh_host_ed25519_key": (0o600, 0, self.host_key.read_bytes()),
+            "/etc/ssh/ssh_host_ed25519_key.pub": (0o644, 0, self.host_key.with_name("ssh_host_key.pub").read_bytes()),
+            "/etc/pip.conf": (0o644, 0, pip.text().encode()),
+            "/etc/environment": (0o644, 0, proxy_environment(dict(os.environ)).encode()),
+        }
+        for path, content in pip.files.items():
+            laid[path] = (0o644, 0, content)
+        for path in sorted(Path("/usr/local/share/ca-certificates").glob("**/*.crt")):
+            laid[f"/usr/local/share/ca-certificates/host-{path.name}"] = (0o644, 0, path.read_bytes())
+        return laid
+
+    def lay_files(self, container_id: str, pip: PipConfiguration) -> str | None:
+        """Put the files into the container; the stamp to write when they have taken effect, None where they had before."""
+        laid = self.files(pip)
+        digest = hashlib.sha256(repr([container_id, sorted(laid.items())]).encode()).hexdigest()
+        if self.stamp.exists() and self.stamp.read_text() == digest:
+            return None
+        self.podman("cp", "-", f"{self.lab.container}:/", what="laying files into the node", stdin=tar_of(laid))
+        return digest
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def up(self, pip: PipConfiguration) -> None:
+        """Bring the node up: make, start or leave it, whichever is right."""
+        found = self.podman.inspect(self.lab.container)
+        if found is not None:
+            self._require_same_lab(found["Config"]["Labels"] or {}, pip)
+        running = found is not None and found["State"]["Status"] == "running"
+        if not running:
+            require_free_port(self.lab.ssh_port, VARIABLES["ssh_port"])
+            require_free_port(self.lab.api_port, VARIABLES["api_port"])
+        container_id = found["Id"] if found is not None else self._create(pip)
+        laid = self.lay_files(container_id, pip)
+        if not running:
+            self.podman("start", self.lab.container, what="starting the node")
+        elif laid:
+            self.podman("exec", self.lab.container, "systemctl", "restart", "ssh", what="restarting the node's sshd")
+        self.wait_for_ssh()
+        if laid:
+            self.podman("exec", self.lab.container, "update-ca-certificates", what="trusting the host's authorities in the node")
+            write_atomically(self.stamp, laid, 0o600)
+        if not running:
+            say(f"node {self.lab.container} is up: SSH on 127.0.0.1:{self.lab.ssh_port}")
+
+    def labels(self, pip: PipConfiguration) -> dict[str, str]:
+        """What cannot be changed once the container is made."""
+        settings = {"ssh_port": self.lab.ssh_port, "api_port": self.lab.api_port}
+        return {
+            "plumbline.checkout": str(self.lab.root),
+            "plumbline.settings": json.dumps(settings, sort_keys=True),
+            "plumbline.mounts": json.dumps(pip.mounts),
+        }
+
+    def _require_same_lab(self, labels: dict[str, str], pip: PipConfiguration) -> None:
+        wanted = self.labels(pip)
+        owner = labels.get("plumbline.checkout")
+        if owner != wanted["plumbline.checkout"]:
+            whose = f"belongs to the checkout {owner}" if owner else "was not made by this lab"
+            raise LabError(
+                f"a container named {self.lab.container} exists and {whose}: choose another name (make lab LAB_NAME=my-lab and other "
+                "ports), or take that one down first"
+            )
+        if labels.get("plumbline.settings") != wanted["plumbline.settings"]:
+            was = json.loads(labels.get("plumbline.settings", "{}"))
+            raise LabError(
+                f"the node {self.lab.container} was made with the ports {was.get('ssh_port')} (SSH) and {was.get('api_port')} (API), "
+                f"asked for {self.lab.ssh_port} and {self.lab.api_port}: run make clean first, which discards the node"
+            )
+        if labels.get("plumbline.mounts") != wanted["plumbline.mounts"]:
+            say("note: pip's local directories have changed since the node was made; make clean and make lab renew it")
+
+    def _create(self, pip: PipConfiguration) -> str:
+        reference = image.ensure(self.lab.root, self.podman)
+        if not self.podman.succeeds("network", "exists", self.lab.name):
+            self.podman("network", "create", "--disable-dns", self.lab.name, what="making the lab's network")
+        words = ["create", "--name", self.lab.container, "--hostname", "lab-node1", "--network", self.lab.name]
+        # Private cgroups must be asked for, or systemd's units get none of their own where the machine still has cgroup v1.
+        words += ["--privileged", "--systemd=always", "--cgroupns=private", "--shm-size=2g", "--restart=on-failure"]
+        # The API keeps its number inside and outside, so that one address is right for the node and for this machine.
+        for outside, inside in ((self.lab.ssh_port, 22), (self.lab.api_port, self.lab.api_port)):
+            words += ["--publish", f"127.0.0.1:{outside}:{inside}"]
+        for directory in pip.mounts:
+            words += ["--volume", f"{directory}:{directory}:ro"]
+        for name, value in self.labels(pip).items():
+            words += ["--label", f"{name}={value}"]
+        return self.podman(*words, reference, what="making the node").strip()
+
+    def wait_for_ssh(self, timeout_seconds: float = 60) -> None:
+        """Wait until a command runs on the node."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            done = run(self.ssh_command("true"), what="reaching the node by SSH", check=False)
+            if done.returncode == 0:
+                return
+            if time.monotonic() > deadline:
+                raise LabError(
+                    f"the node {self.lab.container} does not answer SSH on 127.0.0.1:{self.lab.ssh_port} after {timeout_seconds:.0f} s "
+                    f"({last_line(done.stderr)}): look at `podman logs {self.lab.container}`, or run make clean and make lab"
+                )
+            time.sleep(0.3)
+
+    def down(self) -> None:
+        """Remove the container and its network; nothing to remove is fine."""
+        found = self.podman.inspect(self.lab.container)
+        if found is not None:
+            owner = (found["Config"]["Labels"] or {}).get("plumbline.checkout")
+            if owner != str(self.lab.root):
+                say(f"note: {self.lab.container} belongs to {owner or 'something else'} and is left alone")
+                return
+            self.podman("rm", "--force", "--time", "10", self.lab.container, what="removing the node")
+        if self.podman.succeeds("network", "exists", self.lab.name):
+            self.podman("network", "rm", "--force", self.lab.name, what="removing the lab's network")
+        self.stamp.unlink(missing_ok=True)
+
+
+def proxy_environment(environ: dict[str, str]) -> str:
+    """``/etc/environment`` of the node: the host's proxies, never used for loopback."""
+    lines = []
+    for name in PROXY_VARIABLES:
+        value = environ.get(name) or environ.get(name.upper(), "")
+        if name == "no_proxy" and lines:
+            value = ",".join(dict.fromkeys([*filter(None, value.split(",")), "127.0.0.1", "localhost"]))
+        if value:
+            lines += [f'{name}="{value}"', f'{name.upper()}="{value}"']
+    return "".join(f"{line}\n" for line in lines)
+
+
+def tar_of(files: dict[str, tuple[int, int, bytes]]) -> bytes:
+    """A tar archive of files for ``podman cp``."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, (mode, owner, content) in files.items():
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.size, entry.mode, entry.uid, entry.gid, entry.mtime = len(content), mode, owner, owner, int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

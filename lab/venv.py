@@ -1,0 +1,41 @@
+"""The controller's virtual environment: made from a lock file in which every file is pinned by its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+
+from lab.shell import run, run_long, say, write_atomically
+
+MINIMUM = (3, 11)
+
+
+def stamp_of(lock: Path, python: str) -> str:
+    """What a finished environment was made from."""
+    return hashlib.sha256(lock.read_bytes() + python.encode()).hexdigest() + "\n"
+
+
+def ensure(root: Path, lock_name: str) -> None:
+    """Make or renew ``.venv`` unless it was made from this very lock file and this Python."""
+    venv, lock = root / ".venv", root / lock_name
+    stamp = venv / f".{lock_name}.sha256"
+    python = venv / "bin" / "python"
+    wanted = stamp_of(lock, sys.version)
+    if stamp.exists() and stamp.read_text() == wanted and python.exists():
+        return
+    if python.exists():
+        version = run([python, "-c", "import sys; print(sys.version)"], what="asking .venv", check=False).stdout.strip()
+        if version != sys.version:
+            # Made by another Python, or left behind by one that is gone.
+            shutil.rmtree(venv)
+    if not python.exists():
+        shutil.rmtree(venv, ignore_errors=True)
+        run([sys.executable, "-m", "venv", venv], what="making .venv")
+    say(f"installing the controller's Python packages into .venv ({lock_name}, by hash)")
+    log = root / ".cache" / "pip.log"
+    # Compiling all of Ansible's collections takes longer than installing them; what is used is compiled when first used.
+    install = [python, "-m", "pip", "install", "--no-compile", "--require-hashes", "-r", lock]
+    run_long(install, what="installing Python packages", log=log)
+    write_atomically(stamp, wanted, 0o644)
