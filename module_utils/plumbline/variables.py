@@ -78,7 +78,8 @@ def check_variables(
 ) -> list[str]:
     """Return a sentence for each variable of a host that is unknown, of a wrong type, or missing.
 
-    ``resolve`` returns a variable's final value, or raises UndefinedYetError or UnresolvableError; ``where`` says where it is set.
+    ``resolve`` returns a variable's final value, or raises UndefinedYetError or UnresolvableError; ``where`` says
+    where it is set.
     """
     names = set(names)
     problems: list[str] = list(catalogue.problems)
