@@ -18,7 +18,6 @@ from lab.podman import Podman
 from lab.settings import VARIABLES, Lab
 from lab.shell import LabError, last_line, run, say, write_atomically
 
-OPS_UID = 1000
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 
 
@@ -91,20 +90,20 @@ class Node:
 
     # -- files laid into the container --------------------------------------------------------------------------------
 
-    def files(self, pip: PipConfiguration) -> dict[str, tuple[int, int, bytes]]:
-        """Path -> (mode, owner, content): what makes this container this lab's node."""
+    def files(self, pip: PipConfiguration) -> dict[str, tuple[int, bytes]]:
+        """Path -> (mode, content): what makes this container this lab's node."""
         public = self.key.with_name("ssh_key.pub").read_bytes()
         laid = {
-            "/home/ops/.ssh/authorized_keys": (0o600, OPS_UID, public),
-            "/etc/ssh/ssh_host_ed25519_key": (0o600, 0, self.host_key.read_bytes()),
-            "/etc/ssh/ssh_host_ed25519_key.pub": (0o644, 0, self.host_key.with_name("ssh_host_key.pub").read_bytes()),
-            "/etc/pip.conf": (0o644, 0, pip.text().encode()),
-            "/etc/environment": (0o644, 0, proxy_environment(dict(os.environ)).encode()),
+            "/etc/ssh/authorized_keys.d/ops": (0o644, public),
+            "/etc/ssh/ssh_host_ed25519_key": (0o600, self.host_key.read_bytes()),
+            "/etc/ssh/ssh_host_ed25519_key.pub": (0o644, self.host_key.with_name("ssh_host_key.pub").read_bytes()),
+            "/etc/pip.conf": (0o644, pip.text().encode()),
+            "/etc/environment": (0o644, proxy_environment(dict(os.environ)).encode()),
         }
         for path, content in pip.files.items():
-            laid[path] = (0o644, 0, content)
+            laid[path] = (0o644, content)
         for path in sorted(Path("/usr/local/share/ca-certificates").glob("**/*.crt")):
-            laid[f"/usr/local/share/ca-certificates/host-{path.name}"] = (0o644, 0, path.read_bytes())
+            laid[f"/usr/local/share/ca-certificates/host-{path.name}"] = (0o644, path.read_bytes())
         return laid
 
     def lay_files(self, container_id: str, pip: PipConfiguration) -> str | None:
@@ -223,12 +222,12 @@ def proxy_environment(environ: dict[str, str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def tar_of(files: dict[str, tuple[int, int, bytes]]) -> bytes:
+def tar_of(files: dict[str, tuple[int, bytes]]) -> bytes:
     """A tar archive of files for ``podman cp``."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path, (mode, owner, content) in files.items():
+        for path, (mode, content) in files.items():
             entry = tarfile.TarInfo(path.lstrip("/"))
-            entry.size, entry.mode, entry.uid, entry.gid, entry.mtime = len(content), mode, owner, owner, int(time.time())
+            entry.size, entry.mode, entry.mtime = len(content), mode, int(time.time())
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()

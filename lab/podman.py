@@ -76,7 +76,10 @@ class Podman:
 
     def inspect(self, container: str) -> dict[str, Any] | None:
         """The container as podman sees it; None where there is none."""
-        if not self.succeeds("container", "exists", container):
+        done = run(self.command("container", "inspect", container), what="inspecting the node", check=False)
+        if done.returncode == 0:
+            found: dict[str, Any] = json.loads(done.stdout)[0]
+            return found
+        if "no such container" in done.stderr.lower():
             return None
-        found: dict[str, Any] = json.loads(self("container", "inspect", container, what="inspecting the node"))[0]
-        return found
+        raise LabError(f"podman does not work here: {last_line(done.stderr)} (tried: podman container inspect {container})")

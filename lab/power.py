@@ -24,21 +24,26 @@ def state(found: dict[str, Any]) -> str:
     return "on" if found["State"]["Status"] in {"running", "stopping", "paused"} else "off"
 
 
+def described(found: dict[str, Any]) -> str:
+    """``off``, or ``on`` and an identity of this start, by which the BMC notices a node that restarted by itself."""
+    return f"on {found['State']['StartedAt'].replace(' ', '_')}" if state(found) == "on" else "off"
+
+
 def power(lab: Lab, podman: Podman, action: str) -> str:
     """Do it and return the power state afterwards. Like a real chassis, on when on and off when off change nothing."""
     found = podman.inspect(lab.container)
     if found is None:
         raise LabError(f"there is no node {lab.container}: run make lab")
     if action == "status":
-        return state(found)
+        return described(found)
     wanted = ACTIONS[action]
     before = state(found)
     if before == "on" and action == "on":
-        return before
+        return described(found)
     if before == "off":
         if action in {"off", "graceful-off"}:
-            return before
+            return described(found)
         wanted = ACTIONS["on"]
     podman(*wanted, lab.container, what=f"power {action}")
     after = podman.inspect(lab.container)
-    return state(after) if after is not None else "off"
+    return described(after) if after is not None else "off"

@@ -2,13 +2,12 @@
 chmod 0755 /usr/local/lib/plumbline-lab/guard
 chmod 0440 /etc/sudoers.d/ops
 useradd --uid 1000 --create-home --shell /bin/bash --comment 'Operations' ops
-install -d -m 0700 -o ops -g ops /home/ops/.ssh
 passwd --lock root >/dev/null
 
 # udev would rename network interfaces and load modules of the host; systemd-sysctl would set the host's sysctls.
 systemctl mask systemd-udevd.service systemd-udev-trigger.service systemd-sysctl.service systemd-modules-load.service \
     console-getty.service getty.target dev-hugepages.mount sys-kernel-debug.mount sys-kernel-tracing.mount \
-    apt-daily.timer apt-daily-upgrade.timer
+    proc-sys-fs-binfmt_misc.automount apt-daily.timer apt-daily-upgrade.timer
 systemctl enable ssh.service plumbline-lab-guard.service
 
 # One image, many nodes: each gets its own identity and host key.
