@@ -1,0 +1,161 @@
+"""Times all-reduce over the GPUs of one machine (NCCL), or over processes on its CPUs (gloo); a program for a Python with torch.
+
+    python all_reduce_probe.py '{"message_bytes": [1048576, 268435456], "ranks": 0, "repeats": 5,
+                                 "seconds_per_point": 0.5, "timeout_seconds": 120}'
+
+`ranks` 0 means one for each GPU, or 2 where there is none. Prints one JSON object: `backend`, `ranks`, and `points` with
+`message_bytes` and `samples`: seconds of one all-reduce, the slowest rank's, each the mean over a repeat.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that is free now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def rank_main(options: dict[str, Any]) -> int:
+    """Measure as one rank; rank 0 prints the points."""
+    import torch  # noqa: PLC0415 -- only a rank needs it
+    import torch.distributed as dist  # noqa: PLC0415
+
+    rank, ranks, gpus = options["rank"], options["ranks"], options["gpus"]
+    limit = datetime.timedelta(seconds=options["timeout_seconds"])
+    device = torch.device("cuda", rank) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(1)
+    dist.init_process_group(
+        "nccl" if gpus else "gloo",
+        init_method=f"tcp://127.0.0.1:{options['port']}",
+        rank=rank,
+        world_size=ranks,
+        timeout=limit,
+    )
+    # The clock is agreed on by the slowest rank, over the same group.
+    clock = torch.zeros(1, dtype=torch.float64, device=device)
+
+    def slowest(seconds: float) -> float:
+        clock[0] = seconds
+        dist.all_reduce(clock, op=dist.ReduceOp.MAX)
+        return float(clock.item())
+
+    def timed(message: Any, rounds: int) -> float:
+        if gpus:
+            torch.cuda.synchronize()
+        dist.barrier()
+        started = time.perf_counter()
+        for _ in range(rounds):
+            dist.all_reduce(message)
+        if gpus:
+            torch.cuda.synchronize()
+        return slowest(time.perf_counter() - started) / rounds
+
+    points = []
+    for message_bytes in options["message_bytes"]:
+        message = torch.zeros(message_bytes // 4, dtype=torch.float32, device=device)
+        once = timed(message, 2)
+        rounds = max(1, min(1000, int(options["seconds_per_point"] / options["repeats"] / max(once, 1e-6))))
+        timed(message, rounds)
+        points.append(
+            {
+                "message_bytes": message_bytes,
+                "rounds": rounds,
+                "samples": [timed(message, rounds) for _ in range(options["repeats"])],
+            }
+        )
+        check = torch.ones(1024, device=device)
+        dist.all_reduce(check)
+        if not bool((check == ranks).all()):
+            points[-1] = {
+                "message_bytes": message_bytes,
+                "wrong": f"all-reduce of ones over {ranks} ranks gave {check[0].item()}",
+            }
+    dist.destroy_process_group()
+    if rank == 0:
+        print(
+            json.dumps(
+                {
+                    "backend": "nccl" if gpus else "gloo",
+                    "ranks": ranks,
+                    "torch_version": torch.__version__,
+                    "points": points,
+                }
+            )
+        )
+    return 0
+
+
+def run_ranks(options: dict[str, Any]) -> str:
+    """Start a process for each rank, wait for all, and return what rank 0 printed or an `error` as JSON."""
+    common = {**options, "port": free_port()}
+    children = [
+        subprocess.Popen(
+            [sys.executable, __file__, json.dumps({**common, "rank": rank})],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        )
+        for rank in range(options["ranks"])
+    ]
+    deadline = time.monotonic() + options["timeout_seconds"]
+    outputs = []
+    try:
+        for child in children:
+            outputs.append(child.communicate(timeout=max(1.0, deadline - time.monotonic())))
+    except subprocess.TimeoutExpired:
+        return json.dumps({"error": f"the ranks had not finished after {options['timeout_seconds']} s and were ended"})
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+    for rank, (child, (_, stderr)) in enumerate(zip(children, outputs)):
+        if child.returncode != 0:
+            last = (stderr.strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+            return json.dumps({"error": f"rank {rank} of {options['ranks']} failed: {last[:300]}"})
+    return outputs[0][0].strip().splitlines()[-1]
+
+
+def measure(options: dict[str, Any]) -> str:
+    """Find out over how many ranks there is something to measure, and return the answer as JSON."""
+    try:
+        import torch  # noqa: PLC0415 -- this program tells apart a Python without torch
+    except ImportError as error:
+        return json.dumps({"error": f"this Python cannot import torch: {error}"})
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    ranks = options["ranks"] or gpus or 2
+    if gpus and ranks > gpus:
+        return json.dumps(
+            {"error": f"expected at most one rank for each of the {gpus} GPUs, found {ranks}: lower ranks"}
+        )
+    if ranks < 2:
+        return json.dumps({"skipped": "one GPU: there is nothing to reduce over"})
+    return run_ranks({**options, "ranks": ranks, "gpus": gpus})
+
+
+def main(argument: str) -> int:
+    """Measure as one rank where the options name one, else start them all and print the answer."""
+    options = json.loads(argument)
+    if "rank" in options:
+        return rank_main(options)
+    print(measure(options))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
