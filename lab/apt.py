@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Iterable, Mapping
 
 from lab.shell import run
 
@@ -14,7 +14,9 @@ DEFAULT_MIRROR = "http://deb.debian.org/debian"
 DEFAULT_SECURITY = "http://deb.debian.org/debian-security"
 RELEASE = "bookworm"
 # Options of this machine's apt that decide whether a mirror can be reached and believed at all.
-CARRIED_OPTIONS = re.compile(r"(?:Acquire::(?:http|https)::(?:Proxy|Verify-Peer|CaInfo)|Acquire::Check-Valid-Until|Acquire::Check-Date)")
+CARRIED_OPTIONS = re.compile(
+    r"(?:Acquire::(?:http|https)::(?:Proxy|Verify-Peer|CaInfo)|Acquire::Check-Valid-Until|Acquire::Check-Date)"
+)
 
 
 def os_id(text: str) -> str:
@@ -46,7 +48,11 @@ def entries(texts: Iterable[str]) -> list[tuple[str, str]]:
             if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() == "no":
                 continue
             if "main" in fields.get("components", "").split():
-                found += [(uri.rstrip("/"), suite) for uri in fields["uris"].split() for suite in fields.get("suites", "").split()]
+                found += [
+                    (uri.rstrip("/"), suite)
+                    for uri in fields["uris"].split()
+                    for suite in fields.get("suites", "").split()
+                ]
     return found
 
 
@@ -54,7 +60,9 @@ def mirrors(host_id: str, sources: list[tuple[str, str]]) -> tuple[str, str]:
     """Addresses of the archive and of the security archive for the node, from a Debian host's own sources."""
     archive, security = DEFAULT_MIRROR, DEFAULT_SECURITY
     if host_id == "debian":
-        reachable = [(uri, suite) for uri, suite in sources if uri.startswith(("http://", "https://")) and "debian" in uri]
+        reachable = [
+            (uri, suite) for uri, suite in sources if uri.startswith(("http://", "https://")) and "debian" in uri
+        ]
         security = next((uri for uri, suite in reachable if suite.endswith(("-security", "/updates"))), security)
         archive = next((uri for uri, suite in reachable if re.fullmatch(r"[a-z]+", suite)), archive)
     return archive, security
@@ -71,7 +79,9 @@ def render(archive: str, security: str) -> str:
 def node_sources(environ: Mapping[str, str] = os.environ, etc: Path = Path("/etc")) -> str:
     """The node's apt source; ``LAB_DEBIAN_MIRROR`` and ``LAB_DEBIAN_SECURITY_MIRROR`` win over what is found."""
     files = [etc / "apt" / "sources.list", *sorted((etc / "apt" / "sources.list.d").glob("*"))]
-    texts = [path.read_text(errors="replace") for path in files if path.is_file() and path.suffix in {".list", ".sources"}]
+    texts = [
+        path.read_text(errors="replace") for path in files if path.is_file() and path.suffix in {".list", ".sources"}
+    ]
     release = etc / "os-release"
     archive, security = mirrors(os_id(release.read_text() if release.exists() else ""), entries(texts))
     return render(environ.get("LAB_DEBIAN_MIRROR") or archive, environ.get("LAB_DEBIAN_SECURITY_MIRROR") or security)

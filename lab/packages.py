@@ -78,7 +78,9 @@ def ensure(log: Path) -> None:
         return
     summary = ", ".join(need.packages[0] for need in missing)
     if which("apt-get") is None:
-        raise LabError(f"these are missing and this is not a Debian or Ubuntu machine, so install them by hand: {summary}")
+        raise LabError(
+            f"these are missing and this is not a Debian or Ubuntu machine, so install them by hand: {summary}"
+        )
     try:
         root = sudo()
     except LabError:
@@ -87,7 +89,9 @@ def ensure(log: Path) -> None:
         ) from None
     say(f"installing distribution packages ({summary})")
     if root and run([*root, "-v"], what="sudo", check=False).returncode != 0 and not sys.stdin.isatty():
-        raise LabError(f"these distribution packages are missing: {summary}; sudo wants a password and there is no terminal")
+        raise LabError(
+            f"these distribution packages are missing: {summary}; sudo wants a password and there is no terminal"
+        )
     update = run([*root, "apt-get", "update"], what="apt-get update", check=False)
     packages = choose(missing)
     apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-y", "--no-install-recommends"]

@@ -42,6 +42,7 @@ class Podman:
     """Calls podman for one lab. Always as root: a node that runs systemd with its own cgroups needs it."""
 
     def __init__(self, lab: Lab) -> None:
+        """Nothing is called yet."""
         self.lab = lab
         self.configuration = lab.state / "containers.conf"
 
@@ -82,4 +83,6 @@ class Podman:
             return found
         if "no such container" in done.stderr.lower():
             return None
-        raise LabError(f"podman does not work here: {last_line(done.stderr)} (tried: podman container inspect {container})")
+        raise LabError(
+            f"podman does not work here: {last_line(done.stderr)} (tried: podman container inspect {container})"
+        )

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Mapping, Sequence
 
 # A user's PATH on Debian lacks these, and runc and iptables live there.
 SBIN = ("/usr/sbin", "/sbin", "/usr/local/sbin")
@@ -34,7 +34,9 @@ def sudo() -> list[str]:
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo") is None:
-        raise LabError("the lab needs root for its container: run make as root, or install sudo and allow it for this user")
+        raise LabError(
+            "the lab needs root for its container: run make as root, or install sudo and allow it for this user"
+        )
     return ["sudo"]
 
 
@@ -75,7 +77,9 @@ def run(
     except FileNotFoundError:
         raise LabError(f"{what} failed: the program {argv[0]} is not installed") from None
     except subprocess.TimeoutExpired:
-        raise LabError(f"{what} failed: {shlex.join(argv[:4])} ... gave no answer within {timeout_seconds:.0f} s") from None
+        raise LabError(
+            f"{what} failed: {shlex.join(argv[:4])} ... gave no answer within {timeout_seconds:.0f} s"
+        ) from None
     result = subprocess.CompletedProcess(
         argv, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     )
@@ -130,7 +134,7 @@ def write_atomically(path: Path, content: str | bytes, mode: int) -> None:
     partial.replace(path)
 
 
-def fail(error: LabError) -> int:
+def fail(error: str) -> int:
     """Print the one sentence and return the exit status."""
     print(f"lab: {error}", file=sys.stderr, flush=True)
     return 1

@@ -21,7 +21,10 @@ ADDRESS = ipaddress.ip_address("127.0.0.1")
 
 def _name(common: str) -> x509.Name:
     return x509.Name(
-        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Plumbline lab"), x509.NameAttribute(NameOID.COMMON_NAME, common)]
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Plumbline lab"),
+            x509.NameAttribute(NameOID.COMMON_NAME, common),
+        ]
     )
 
 
@@ -57,18 +60,14 @@ def make(ca_file: Path, cert_file: Path, key_file: Path, now: dt.datetime) -> No
     ca = (
         x509.CertificateBuilder(ca_name, ca_name, ca_key.public_key(), x509.random_serial_number(), start, end)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(
-            x509.KeyUsage(False, False, False, False, False, True, True, False, False), critical=True
-        )
+        .add_extension(x509.KeyUsage(False, False, False, False, False, True, True, False, False), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
     cert = (
         x509.CertificateBuilder(ca_name, _name("lab BMC"), key.public_key(), x509.random_serial_number(), start, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(
-            x509.KeyUsage(True, False, False, False, False, False, False, False, False), critical=True
-        )
+        .add_extension(x509.KeyUsage(True, False, False, False, False, False, False, False, False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(
             x509.SubjectAlternativeName([x509.IPAddress(ADDRESS), x509.DNSName("localhost")]), critical=False

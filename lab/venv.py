@@ -36,6 +36,6 @@ def ensure(root: Path, lock_name: str) -> None:
     say(f"installing the controller's Python packages into .venv ({lock_name}, by hash)")
     log = root / ".cache" / "pip.log"
     # Compiling all of Ansible's collections takes longer than installing them; what is used is compiled when first used.
-    install = [python, "-m", "pip", "install", "--no-compile", "--require-hashes", "-r", lock]
+    install: list[str | Path] = [python, "-m", "pip", "install", "--no-compile", "--require-hashes", "-r", lock]
     run_long(install, what="installing Python packages", log=log)
     write_atomically(stamp, wanted, 0o644)
