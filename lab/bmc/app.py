@@ -31,6 +31,7 @@ class BmcServer:
         self._background: set[asyncio.Task[None]] = set()
         self.port = service.config.port
         self.down = False
+        service.restart_bmc = self.reboot_bmc
 
     async def start(self) -> None:
         """Listen."""
@@ -150,6 +151,8 @@ class BmcServer:
         check_query(request)
         if method == "GET":
             body = await read(handler)
+            if isinstance(body, Reply):
+                return self._render(request, body, None)
             return self._render(request, Reply(200, body, content_type=resource.content_type), resource)
         body = {} if method in resource.raw or method == "DELETE" else await json_body(request)
         if method in ("PATCH", "PUT") or (method == "DELETE" and "If-Match" in request.headers):

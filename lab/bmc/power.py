@@ -115,6 +115,9 @@ class Timing:
     os_boot: float = 0.2
     # Status is asked from the node at most this often.
     status_interval: float = 1.0
+    update: float = 1.0  # writing a firmware image
+    job: float = 0.5  # a configuration job, in POST
+    bmc_restart: float = 5.0
 
 
 @dataclass

@@ -38,7 +38,7 @@ class Profile:
 
 def available() -> list[str]:
     """Return the names of the profiles that come with the simulator."""
-    return sorted(path.stem for path in DATA.glob("*.json"))
+    return sorted(path.stem for path in DATA.glob("*.json") if not path.stem.startswith("_"))
 
 
 def _read(path: Path, what: str) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,20 @@ from . import paths as paths_module
 from .auth import Sessions
 from .bios import Bios
 from .config import Config, password_of
+from .chassis import ChassisResources
 from .core import CoreResources
 from .faults import Fault, Faults
+from .inventory import InventoryResources
+from .jobs import ConfigJobs
+from .managers import EventLog, ManagerResources
 from .power import CommandDriver, Driver, Hooks, NullDriver, Power, Timing
 from .profile import load as load_profile
 from .rest import ETags, Resource
+from .sensors import Sensors
 from .state import State
 from .systems import SystemResources
+from .tasks import TaskResources, Tasks
+from .update import UpdateResources
 
 Json = dict[str, Any]
 Finder = Callable[[str], "Resource | None"]
@@ -56,19 +64,40 @@ class Service:
         )
         self.node_name = config.node or "node"
         self.system_links: Json = {}
+        self.manager_links: Json = {}
+        self.restart_bmc: Callable[[float], None] = lambda seconds: None
         timing = Timing(**self.profile.get("timing", {}))
         if config.post_seconds is not None:
             timing.post = config.post_seconds
-        if driver is None:
-            if config.power_command:
-                driver = CommandDriver(config.power_command, config.power_timeout_seconds)
-            else:
-                driver = NullDriver()
-        hooks = Hooks(self.during_post, self._slow_down, lambda: self.faults.take("reset_ignored") is not None)
-        self.power = Power(driver, timing, hooks, self.state, list(self.profile.get("reset_types", DEFAULT_RESETS)))
+        if driver is None and config.power_command:
+            driver = CommandDriver(config.power_command, config.power_timeout_seconds)
+        self.timing = timing
+        self.log = EventLog(self)
+        self.tasks = Tasks(self)
+        hooks = Hooks(
+            self.during_post, self._slow_down, lambda: self.faults.take("reset_ignored") is not None, self.log.add
+        )
+        self.power = Power(
+            driver or NullDriver(), timing, hooks, self.state, list(self.profile.get("reset_types", DEFAULT_RESETS))
+        )
         self.table: dict[str, Resource] = {}
         self.finders: list[tuple[str, Finder]] = []
-        for part in (CoreResources(self), SystemResources(self)):
+        self.sensors = Sensors(self.profile.get("sensors", []), lambda: self.power.state == "On")
+        self.jobs = ConfigJobs(self) if quirks.get("apply") == "job" else None
+        self.task_resources = TaskResources(self)
+        self.updates = UpdateResources(self)
+        parts: list[Any] = [
+            CoreResources(self),
+            SystemResources(self),
+            InventoryResources(self),
+            ChassisResources(self),
+            ManagerResources(self),
+            self.task_resources,
+            self.updates,
+        ]
+        if self.jobs is not None:
+            parts.append(self.jobs)
+        for part in parts:
             self.install(part.resources(), getattr(part, "finders", dict)())
 
     def install(self, resources: dict[str, Resource], finders: dict[str, Finder]) -> None:
@@ -99,17 +128,37 @@ class Service:
         fault = self.faults.take("slow_reset")
         return float(fault.parameters["seconds"]) if fault is not None else 0.0
 
-    async def during_post(self) -> None:
-        """Do what happens in POST: settings are applied, a one-time boot override is used up."""
+    def apply_settings(self, only: list[str] | None = None) -> None:
+        """Make pending values active, as far as a fault lets them; finish the task that waits for it."""
         fault = self.faults.take("setting_ignored")
         if fault is None:
-            self.bios.apply()
+            changed = self.bios.apply(only=only)
         else:
             names = fault.parameters["attributes"] or list(self.bios.pending)
-            self.bios.apply(ignore=names, silently=fault.parameters["silent"])
+            changed = self.bios.apply(ignore=names, silently=fault.parameters["silent"], only=only)
+        if changed:
+            self.log.add("OK", f"BIOS settings changed: {', '.join(sorted(changed))}")
+        task = self.state.data.pop("settings_task", None)
+        if task is not None:
+            failed = [one for one in self.bios.messages if one["MessageId"].endswith("SettingsFailed")]
+            self.tasks.update(task, "Exception" if failed else "Completed", 100, *(failed or self.bios.messages))
+
+    async def during_post(self) -> None:
+        """Do what happens in POST: settings and staged firmware become active, a one-time boot override is used up."""
+        if self.jobs is None:
+            self.apply_settings()
+        else:
+            if self.bios.reset_to_defaults_pending:
+                self.bios.apply(only=[])
+            await self.jobs.run(self.timing.job, self.apply_settings)
+        self.updates.activate_staged()
         if self.boot["BootSourceOverrideEnabled"] == "Once":
             self.boot.update(BootSourceOverrideEnabled="Disabled", BootSourceOverrideTarget="None")
         self.state.save()
+
+    def restart_bmc_soon(self) -> None:
+        """Let the BMC go away for a while, after the answer to the present request is out."""
+        asyncio.get_running_loop().call_later(0.1, self.restart_bmc, self.timing.bmc_restart)
 
     def act_at_once(self, fault: Fault) -> None:
         """Carry out a fault that is an event (`bmc_reboot` needs the network side: see app.py)."""
@@ -124,5 +173,6 @@ class Service:
 
     async def stop(self) -> None:
         """End what is under way and keep the state."""
+        await self.updates.stop()
         await self.power.stop()
         self.state.save()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .jobs import committed
 from .messages import RedfishError, message, refuse
 from .rest import Call, Reply, Resource, collection, link, raw_etag, success
 
@@ -152,8 +153,9 @@ class SystemResources:
         """Return the Bios resource: the values that the machine runs with."""
         paths, bios, quirks = self.paths, self.bios, self.bios.quirks
         values = bios.active
-        if quirks.get("bios_shows_pending", False):
-            values.update(bios.pending)
+        jobs = self.service.jobs
+        if quirks.get("bios_shows_pending", False) and jobs is not None and jobs.running:
+            values.update(bios.pending)  # the race of libredfish#25: values look applied before the job has ended
         settings: Json = {"@odata.type": "#Settings.v1_3_5.Settings", "SettingsObject": link(paths.settings)}
         if quirks.get("supported_apply_times", True):
             settings["SupportedApplyTimes"] = self.profile.data["bios"].get("apply_times", ["OnReset"])
@@ -177,6 +179,10 @@ class SystemResources:
         """Return the settings object: pending values, alone or laid over the active ones as the profile has it."""
         bios = self.bios
         shows = bios.quirks.get("settings_shows", "pending")
+        actions = None
+        if self.service.jobs is not None:
+            name = "DellManager.ClearPending"
+            actions = {"Oem": {f"#{name}": {"target": f"{self.paths.settings}/Actions/Oem/{name}"}}}
         values = bios.pending if shows == "pending" else {**bios.active, **bios.pending}
         return {
             "@odata.id": self.paths.settings,
@@ -190,6 +196,7 @@ class SystemResources:
                 "ApplyTime": "OnReset",
                 "ApplyTime@Redfish.AllowableValues": self.profile.data["bios"].get("apply_times", ["OnReset"]),
             },
+            **({} if actions is None else {"Actions": actions}),
         }
 
     def patch_bios_directly(self, call: Call) -> Reply:
@@ -220,10 +227,35 @@ class SystemResources:
 
     def _stage(self, call: Call, *, replace: bool) -> Reply:
         supported = self.profile.data["bios"].get("apply_times", ["OnReset"])
-        check_apply_time(call.body, supported)
+        when = check_apply_time(call.body, supported)
         attributes = self.bios.attributes_of(call.body)
+        jobs = self.service.jobs
+        if jobs is not None and jobs.open_job() is not None:
+            raise committed()
         self.bios.stage(attributes, replace=replace)
-        return success()
+        if jobs is not None:
+            if when is None or not self.bios.pending:
+                return success()
+            job = jobs.create()
+            return Reply(202, success().body, {"Location": jobs.location(job)})
+        return self._staged_reply()
+
+    def _staged_reply(self) -> Reply:
+        kind = self.bios.quirks.get("settings_reply", "200")
+        if kind == "202_task" and self.bios.pending:
+            tasks, data = self.service.tasks, self.service.state.data
+            older = data.get("settings_task")
+            if older is not None:
+                tasks.update(older, "Cancelled", 100, message("GeneralError", "A newer request replaced it."))
+            identity = tasks.create("BIOS settings", "Pending")
+            target = f"{self.paths.system}/Actions/ComputerSystem.Reset"
+            tasks.update(identity, "Pending", 0, message("ResetRequired", target, "ForceRestart"))
+            data["settings_task"] = identity
+            self.service.state.save()
+            return self.service.task_resources.accepted(identity)
+        if kind == "204":
+            return Reply(204)
+        return success(202 if kind == "202_bare" else 200)
 
     def clear_pending(self, _call: Call) -> Reply:
         """Forget pending values."""

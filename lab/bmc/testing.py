@@ -134,7 +134,9 @@ def running(
         )
         used: Driver = driver if driver is not None else NullDriver()
         service = Service(config, None if config.power_command else used)
-        service.power.timing.off = service.power.timing.os_boot = min(0.02, post_seconds)
+        timing = service.timing
+        timing.off = timing.os_boot = timing.job = timing.update = min(0.03, post_seconds)
+        timing.bmc_restart = 0.3
         server = BmcServer(service, server_context(str(cert_file), str(key_file)))
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="bmc-simulator", daemon=True)
