@@ -45,7 +45,9 @@ class PipConfiguration:
         """The node's ``pip.conf``."""
         lines = ["# Written by the lab from the pip configuration of the machine it runs on.", "[global]"]
         for option, value in sorted(self.options.items()):
-            lines.append(f"{option} =" + "".join(f"\n    {word}" for word in value.split()))
+            words = value.split()
+            # A word alone stays on its line: pip 23.0 (Debian 12) takes the line break into a boolean's value and refuses it.
+            lines.append(f"{option} = {words[0]}" if len(words) == 1 else f"{option} =" + "".join(f"\n    {word}" for word in words))
         return "\n".join(lines) + "\n"
 
 
