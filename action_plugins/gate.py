@@ -40,6 +40,8 @@ class ActionModule(ActionBase):
         head = envelope(
             "check", run=run, host=host, stage=stage, task=self._task.get_name(), check_mode=bool(self._task.check_mode)
         )
+        if endpoint := self._variable(variables, "serving_endpoint", ""):
+            head["endpoint"] = str(endpoint)
         try:
             append(path, [{**head, **check.record()} for check in checks])
         except OSError as error:

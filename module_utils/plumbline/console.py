@@ -113,6 +113,11 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str], widest: int = 60) 
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
 
 
+def printable(text: object) -> str:
+    """Return text on one line without control characters: a model's answer must not steer the terminal."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(str(text).split()))
+
+
 def _cut(text: str, widest: int) -> str:
-    text = " ".join(str(text).split())
+    text = printable(text)
     return text if len(text) <= widest else text[: widest - 1] + "…"

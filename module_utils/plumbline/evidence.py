@@ -106,7 +106,14 @@ def read_run(directory: Path) -> dict[str, Evidence]:
     return {path.stem: read(path) for path in sorted(directory.glob("*.jsonl"))}
 
 
-KINDS = frozenset({"check", "failure"})
+# The texts that a record of each kind must have, beside those that all have.
+_TEXTS: Mapping[str, tuple[str, ...]] = {
+    "check": ("name", "scope", "reason"),
+    "failure": ("task", "message"),
+    "stage": (),
+    "restart": ("how",),
+}
+KINDS = frozenset(_TEXTS)
 _STATUSES = frozenset({"OK", "WARN", "CRITICAL", "UNKNOWN", "SKIPPED"})
 
 
@@ -118,8 +125,7 @@ def _problem(record: Any) -> str:
     kind = record.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         return f"is of the unknown kind {kind!r}"
-    texts = ["time", "run", "host", "stage"] + (["name", "scope", "reason"] if kind == "check" else ["message"])
-    missing = [key for key in texts if not isinstance(record.get(key), str)]
+    missing = [key for key in ("time", "run", "host", "stage", *_TEXTS[kind]) if not isinstance(record.get(key), str)]
     if missing:
         return f"lacks {', '.join(missing)}"
     if kind == "check" and record.get("status") not in _STATUSES:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 KINDS: Mapping[str, frozenset[str]] = {
     "fraction_of_limit": frozenset({"warn", "fail", "when_unlimited", "believable"}),
@@ -96,7 +99,7 @@ def _repeat(where: str, repeat: Any) -> list[str]:
     return []
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a finite number (a boolean is none)."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 

@@ -1,0 +1,228 @@
+"""Keep what no gate sees (failed tasks, restarts, the time of each stage) and make the report at the end of a run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansible import constants as C  # noqa: N812 - its usual name
+from ansible.errors import AnsibleError
+from ansible.playbook.block import Block
+from ansible.plugins.callback import CallbackBase
+from ansible.template import Templar
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.console import one_message
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import plain
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.evidence import (
+    append,
+    envelope,
+    evidence_path,
+)
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.report import summary
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.report.render import (
+    link_latest,
+    write_report,
+)
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.variable_types import looks_secret
+
+DOCUMENTATION = r"""
+name: report
+type: notification
+short_description: Make the report of a run from its evidence
+version_added: 0.1.0
+description:
+  - Appends to a host's evidence what no gate sees, that is, tasks that failed, hosts that could not be reached, restarts
+    (a changed task with the tag C(reboot)), and how long each stage took. Secrets are never written.
+  - At the end of the run, also when every host has failed, makes C(report.html), C(report.md) and C(junit.xml) beside
+    the evidence and prints the gate table, the endpoint with one real answer, and the verdict.
+  - C(failed=0) is not success. The verdict's OK is.
+requirements:
+  - enabled in configuration (callbacks_enabled)
+author:
+  - The Plumbline founders
+"""
+
+_GATES = frozenset({"gate", "plumbline.plumbline.gate"})
+_COLORS = {"OK": C.COLOR_OK, "WARN": C.COLOR_WARN, "SKIPPED": C.COLOR_SKIP}
+_SHORTEST_SECRET = 4  # characters; a shorter one would blot out half the message
+
+
+@dataclass
+class _Tally:
+    changed: int = 0
+    failed: int = 0
+
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "notification"
+    CALLBACK_NAME = "plumbline.plumbline.report"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._play: Any = None
+        self._stage = ""
+        self._began = 0.0
+        self._tallies: dict[str, _Tally] = {}
+        # Where each host's evidence is; a gate says so, else the variables do.
+        self._files: dict[str, Path] = {}
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        self._end_stage()
+        self._play = play
+        self._stage = str(play.get_vars().get("plumbline_stage") or "")
+        self._began = time.monotonic()
+
+    def v2_runner_on_ok(self, result: Any) -> None:
+        tally = self._tally(result)
+        self._learn(result)
+        if not result.result.get("changed"):
+            return
+        tally.changed += 1
+        if "reboot" in (result.task.tags or []) and not result.task.check_mode:
+            self._keep(result, "restart", {"how": str(result.task_name), "seconds": result.result.get("elapsed")})
+
+    def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
+        self._learn(result)
+        if ignore_errors:
+            return
+        handled = _has_rescue(result.task)
+        if not handled:
+            self._tally(result).failed += 1
+        if result.task.action in _GATES and "checks" in result.result:
+            return  # the gate has written every check itself
+        self._keep(result, "failure", {"message": one_message(result.result), "unreachable": False, "handled": handled})
+
+    def v2_runner_on_unreachable(self, result: Any) -> None:
+        if result.task.ignore_unreachable:
+            return
+        self._tally(result).failed += 1
+        self._keep(result, "failure", {"message": one_message(result.result), "unreachable": True, "handled": False})
+
+    def v2_playbook_on_stats(self, stats: Any) -> None:
+        self._end_stage()
+        for directory in sorted({path.parent for path in self._files.values() if path.exists()}):
+            self._report(directory)
+
+    def _report(self, directory: Path) -> None:
+        try:
+            written = write_report(directory)
+            link_latest(directory)
+        except OSError as error:
+            self._display.warning(f"The report of {directory} could not be made: {error}")
+            return
+        except Exception as error:  # a fault of the report must not hide how the run ended; the evidence is safe
+            self._display.warning(
+                f"The report of {directory} could not be made ({type(error).__name__}: {error}); please report this."
+            )
+            return
+        for line in summary.lines(written.report):
+            self._display.display(line)
+        self._display.display(f"Report: {written.html}")
+        for problem in written.report.dropped:
+            self._display.display(f"Damaged evidence: {problem}", color=C.COLOR_WARN)
+        self._display.display(summary.verdict(written.report), color=_COLORS.get(written.report.status, C.COLOR_ERROR))
+
+    def _tally(self, result: Any) -> _Tally:
+        return self._tallies.setdefault(result.host.get_name(), _Tally())
+
+    def _learn(self, result: Any) -> None:
+        evidence = result.result.get("evidence")
+        if result.task.action in _GATES and isinstance(evidence, str):
+            self._files[result.host.get_name()] = Path(evidence)
+
+    def _end_stage(self) -> None:
+        tallies, self._tallies = self._tallies, {}
+        if not self._stage or not tallies:
+            return
+        seconds = round(time.monotonic() - self._began, 3)
+        for host, tally in tallies.items():
+            path = self._files.get(host) or self._locate(host)
+            if path is not None:
+                head = envelope(
+                    "stage",
+                    run=path.parent.name,
+                    host=host,
+                    stage=self._stage,
+                    task="",
+                    check_mode=bool(self._play.check_mode),
+                )
+                self._append(path, head, {"seconds": seconds, "changed": tally.changed, "failed": tally.failed})
+
+    def _keep(self, result: Any, kind: str, fields: dict[str, Any]) -> None:
+        host = result.host.get_name()
+        variables = self._variables(host, result.task)
+        path = self._files.get(host) or self._locate(host, variables)
+        if path is None:
+            return
+        for name, text in fields.items():
+            if isinstance(text, str):
+                fields[name] = _without_secrets(text, variables)
+        stage = str(variables.get("plumbline_stage") or self._stage or "none")
+        check_mode = bool(result.task.check_mode)
+        head = envelope(
+            kind, run=path.parent.name, host=host, stage=stage, task=str(result.task_name), check_mode=check_mode
+        )
+        self._append(path, head, fields)
+
+    def _append(self, path: Path, head: dict[str, Any], fields: dict[str, Any]) -> None:
+        try:
+            append(path, [{**head, **fields}])
+        except OSError as error:
+            self._display.warning(f"The evidence of {head['host']} could not be written to {path}: {error}")
+
+    def _variables(self, host: str, task: Any = None) -> dict[str, Any]:
+        manager = self._play.get_variable_manager()
+        try:
+            return dict(manager.get_vars(play=self._play, host=manager._inventory.get_host(host), task=task))
+        except AnsibleError:  # a vars file that cannot be read: the failure itself is on the screen
+            return {}
+
+    def _locate(self, host: str, variables: dict[str, Any] | None = None) -> Path | None:
+        """Return a host's evidence file by its variables; those of one host tell the folder of all in the play."""
+        if variables is None:
+            if self._files:
+                some = next(iter(self._files.values()))
+                return evidence_path(str(some.parent.parent), some.parent.name, host)
+            variables = self._variables(host)
+        try:
+            templar = Templar(loader=self._play.get_loader(), variables=variables)
+            run, artifacts = (
+                plain(templar.template(variables.get(name))) for name in ("plumbline_run_id", "plumbline_artifacts_dir")
+            )
+        except AnsibleError:
+            return None
+        if not run or not artifacts:
+            return None
+        self._files[host] = evidence_path(str(artifacts), str(run), host)
+        return self._files[host]
+
+
+def _has_rescue(task: Any) -> bool:
+    """Return whether a rescue section deals with the failure of a task."""
+    child, parent = task, task._parent
+    while parent is not None:
+        if (
+            isinstance(parent, Block)
+            and parent.rescue
+            and any(child is item or child._uuid == item._uuid for item in parent.block)
+        ):
+            return True
+        child, parent = parent, getattr(parent, "_parent", None)
+    return False
+
+
+def _without_secrets(text: str, variables: dict[str, Any]) -> str:
+    """Blot out the values of the host's secrets; Ansible hides those that a module declares, a command's output it cannot."""
+    for name, value in variables.items():
+        if not looks_secret(str(name)):
+            continue
+        try:
+            secret = str(plain(value)) if not isinstance(value, (dict, list)) else ""
+        except AnsibleError:  # a vault that was not opened
+            continue
+        if len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(secret, "********")
+    return text

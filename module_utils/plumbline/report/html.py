@@ -1,0 +1,56 @@
+"""The report as one HTML page that needs nothing beside it: inline CSS, inline SVG, no script."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ..console import plural
+from ..quantities import format_percent, format_seconds
+from .model import Report
+from .plots import Plot
+
+_MANY_HOSTS = 3
+
+
+def render(report: Report, plots: list[Plot]) -> str:
+    """Return the page. Jinja escapes everything that came from a machine; only our own drawings are markup."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=format_percent, seconds=format_seconds, plain=_plain)
+    environment.globals.update(plural=plural)
+    return environment.get_template("page.html.j2").render(
+        report=report,
+        many=len(report.hosts) > _MANY_HOSTS,
+        problems=report.problems(),
+        plots=[(plot, Markup(plot.svg)) for plot in plots],  # noqa: S704 - drawn by matplotlib, which escapes its texts
+        took=_took(report),
+        stages=report.stages,
+        answers=[host for host in report.hosts if host.endpoint or host.answer],
+    )
+
+
+def _took(report: Report) -> str:
+    if not report.began or not report.ended:
+        return ""
+    # The records of a stage are written at its end: the first stage began before the first record.
+    first = min((stage.seconds for host in report.hosts for stage in list(host.stages.values())[:1]), default=0.0)
+    return format_seconds(round((report.ended - report.began + timedelta(seconds=first)).total_seconds()))
+
+
+def _plain(value: Any) -> str:
+    """Return a condition's value for people."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

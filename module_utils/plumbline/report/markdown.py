@@ -1,0 +1,118 @@
+"""The report as Markdown, for a ticket or a merge request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from .model import Check, Report
+
+_MANY_HOSTS = 3
+
+
+def render(report: Report) -> str:
+    """Return the report as Markdown; everything that came from a machine is escaped."""
+    many = len(report.hosts) > _MANY_HOSTS
+    rows: list[tuple[str, ...]]
+    parts = [
+        f"# Plumbline: {report.status}",
+        "",
+        f"{escape(report.headline)}: {escape(report.verdict)}.",
+        "",
+        *_facts(report),
+        *_problems(report),
+    ]
+    if many:
+        rows = [
+            (
+                spread.stage,
+                spread.title,
+                _counts(spread.statuses),
+                spread.low,
+                spread.middle,
+                spread.high,
+                spread.required,
+            )
+            for spread in report.spreads()
+        ]
+        parts += [
+            "## Every check over the fleet",
+            "",
+            *_table("Stage|Check|Status|Lowest|Median|Highest|Required", rows),
+        ]
+    rows = [
+        (host.name, host.status, *(host.stages[name].status if name in host.stages else "" for name in report.stages))
+        for host in report.hosts
+    ]
+    parts += ["## Hosts", "", *_table("|".join(["Host", "Status", *map(escape, report.stages)]), rows)]
+    if not many:
+        for host in report.hosts:
+            parts += [f"## Checks of {escape(host.name)}", ""]
+            parts += _table("Stage|Check|Scope|Status|Measured|Required", [_row(check) for check in host.checks])
+    if report.dropped:
+        parts += ["## Damaged evidence", "", *(f"- {escape(problem)}" for problem in report.dropped), ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def escape(text: str) -> str:
+    """Return text that Markdown shows as it is: no markup, no HTML, no table cell, no line break."""
+    text = " ".join(str(text).split())
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_{}\[\]#|~!])", r"\\\1", text)
+
+
+def _facts(report: Report) -> list[str]:
+    lines = [f"- Run {escape(report.run)}" + (", check mode: nothing was changed" if report.check_mode else "")]
+    if report.began and report.ended:
+        lines.append(f"- {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:%H:%M:%S} UTC")
+    changed = sum(host.changed for host in report.hosts)
+    lines.append(f"- {changed} changes, {report.restarts} restarts at most on one host")
+    for host in report.hosts[:_MANY_HOSTS]:
+        if host.endpoint:
+            lines.append(f"- Endpoint of {escape(host.name)}: {escape(host.endpoint)}")
+        answer = host.answer
+        if answer is not None and answer.conditions:
+            question, said = answer.conditions.get("question", ""), answer.conditions.get("answer", "")
+            lines.append(f"- Asked “{escape(question)}”, it answered “{escape(said)}”")
+    return [*lines, ""]
+
+
+def _problems(report: Report) -> list[str]:
+    problems = report.problems()
+    if not problems:
+        return []
+    lines = ["## What did not pass", ""]
+    for problem in problems:
+        hosts = ", ".join(escape(host) for host in problem.hosts[:10])
+        if len(problem.hosts) > 10:
+            hosts += f" and {len(problem.hosts) - 10} more"
+        lines.append(
+            f"- **{problem.status}** {escape(problem.stage)}, {escape(problem.what)} on {hosts}: {escape(problem.reason)}"
+        )
+        if problem.cause:
+            lines.append(f"  - Probable cause: {escape(problem.cause)}")
+        if problem.next_command:
+            lines.append(f"  - Next: {_code(problem.next_command)}")
+    return [*lines, ""]
+
+
+def _code(text: str) -> str:
+    text = " ".join(text.split())
+    fence = "`" * (max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)
+    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"
+
+
+def _row(check: Check) -> tuple[str, ...]:
+    measured = check.measured or check.reason
+    return (check.stage, check.title, str(check.scope), check.status, str(measured), str(check.required))
+
+
+def _counts(statuses: dict[str, int]) -> str:
+    return ", ".join(f"{number} {status}" for status, number in statuses.items())
+
+
+def _table(head: str, rows: Iterable[tuple[str, ...]]) -> list[str]:
+    columns = head.split("|")
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows]
+    return [*lines, ""]

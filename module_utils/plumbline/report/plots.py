@@ -1,0 +1,263 @@
+"""Plots as inline SVG: latency distributions with their SLO, and each bandwidth beside its limit.
+
+matplotlib draws them without a display. Its colours are replaced by CSS variables, so that a plot follows the page
+into dark mode and onto paper.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..gate_rules import is_number
+from ..quantities import format_percent, format_value
+from .model import Check, Report, percentile_of
+
+# Placeholders that matplotlib draws with, and what stands for them in the page.
+_FOREGROUND, _MUTED, _GRID, _LINE, _BAR = "#010203", "#010204", "#010205", "#010206", "#010207"
+_GOOD, _WARN, _BAD = "#010208", "#010209", "#01020a"
+_VARIABLES = {
+    _FOREGROUND: "var(--text)",
+    _MUTED: "var(--muted)",
+    _GRID: "var(--grid)",
+    _LINE: "var(--accent)",
+    _BAR: "var(--accent-soft)",
+    _GOOD: "var(--ok)",
+    _WARN: "var(--warn)",
+    _BAD: "var(--critical)",
+}
+_STATUS_COLOR = {"OK": _GOOD, "WARN": _WARN, "SKIPPED": _MUTED, "UNKNOWN": _BAD, "CRITICAL": _BAD}
+_FEW_HOSTS = 3
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure of the report."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+def draw(report: Report) -> list[Plot]:
+    """Draw what the evidence of a run allows; no plot where nothing was measured."""
+    few = len(report.hosts) <= _FEW_HOSTS
+    plots: list[Plot] = []
+    for (base, scope), checks in _latencies(report.checks).items():
+        plot = _distribution(base, scope, checks) if few else _percentile_strip(base, scope, checks)
+        if plot:
+            plots.append(plot)
+    bandwidths = [check for check in report.checks if _is_bandwidth(check)]
+    if bandwidths:
+        plots.append(_bars(bandwidths, len(report.hosts) > 1) if few else _strip(bandwidths))
+    return plots
+
+
+def _latencies(checks: Iterable[Check]) -> dict[tuple[str, str], list[Check]]:
+    groups: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        split = percentile_of(str(check.name))
+        if split and check.unit == "s" and is_number(check.record.get("value")):
+            groups.setdefault((split[0], str(check.scope)), []).append(check)
+    return groups
+
+
+def _is_bandwidth(check: Check) -> bool:
+    value = check.record.get("value")
+    return check.unit == "B/s" and is_number(value) and float(value) >= 0
+
+
+def _distribution(base: str, scope: str, checks: list[Check]) -> Plot | None:
+    """Draw the share of requests that were answered within a time, with percentiles and bounds."""
+    by_host: dict[str, list[float]] = {}
+    for check in checks:
+        samples = sorted(float(sample) for sample in check.record.get("samples") or [] if is_number(sample))
+        if len(samples) > len(by_host.get(check.host, [])):
+            by_host[check.host] = samples
+    by_host = {host: samples for host, samples in by_host.items() if len(samples) > 1}
+    if not by_host:
+        return None
+    figure, axes = _canvas(5.6, 2.9)
+    longest = max(samples[-1] for samples in by_host.values())
+    for host, samples in by_host.items():
+        shares = [(index + 1) / len(samples) for index in range(len(samples))]
+        axes.step([samples[0], *samples], [0.0, *shares], where="post", color=_LINE, linewidth=1.8)
+        if len(by_host) > 1:
+            axes.annotate(host, (samples[-1], 1.0), fontsize=8, color=_MUTED, ha="right", va="bottom")
+    hidden = []
+    for check in checks:
+        percent = (percentile_of(str(check.name)) or ("", 0))[1]
+        value, bound = float(check.value), check.record.get("threshold")
+        color = _STATUS_COLOR[check.status]
+        axes.plot([value], [percent / 100], "o", color=color, markersize=6)
+        label = f"P{percent}  {format_value(value, 's')}"
+        axes.annotate(
+            label, (value, percent / 100), (8, -10), textcoords="offset points", fontsize=9, color=_FOREGROUND
+        )
+        # A bound far beyond the figures would squeeze the curve into a corner: it is told in words instead.
+        if is_number(bound) and float(bound) <= longest * 3:
+            axes.plot([bound, bound], [0, percent / 100], color=color, linewidth=1.2, linestyle=(0, (4, 3)))
+            axes.annotate(
+                f"SLO P{percent} ", (bound, 0.03), fontsize=8, color=_MUTED, ha="right", rotation=90, va="bottom"
+            )
+        elif is_number(bound):
+            hidden.append(f"P{percent} {format_value(float(bound), 's')}")
+    axes.set_xlim(left=0)
+    axes.set_ylim(0, 1.08)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("requests answered")
+    total = sum(len(samples) for samples in by_host.values())
+    caption = f"{total} requests to {scope}; share of them that took no longer than this."
+    if hidden:
+        caption += f" Bounds beyond the plot: {', '.join(hidden)}."
+    return Plot(base.replace("_", " "), caption, _svg(figure, f"{base}-{scope}"))
+
+
+def _percentile_strip(base: str, scope: str, checks: list[Check]) -> Plot | None:
+    """Draw each host's percentiles as dots, a row for each percentile, with the bound of the row."""
+    rows: dict[int, list[Check]] = {}
+    for check in checks:
+        rows.setdefault((percentile_of(str(check.name)) or ("", 0))[1], []).append(check)
+    figure, axes = _canvas(5.6, 0.9 + 0.55 * len(rows))
+    labels = []
+    for row, (percent, members) in enumerate(sorted(rows.items(), reverse=True)):
+        labels.append(f"P{percent}")
+        _dots(axes, row, [(float(check.value), check.status) for check in members])
+        _ticks(axes, row, {bound for check in members if (bound := check.number("threshold")) is not None})
+    _rows(axes, labels)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("seconds")
+    hosts = len({check.host for check in checks})
+    caption = f"{hosts} hosts, one dot each, {scope}. The dashed mark is the SLO."
+    return Plot(base.replace("_", " "), caption, _svg(figure, f"{base}-{scope}"))
+
+
+def _bars(checks: list[Check], name_hosts: bool) -> Plot:
+    """Draw each bandwidth as a bar before its limit, with a mark where it would fail; figures stand above the bar."""
+    figure, axes = _canvas(5.6, 0.75 + 0.5 * len(checks))
+    for row, check in enumerate(reversed(checks)):
+        value, limit, threshold = check.number("value") or 0.0, check.number("limit"), check.number("threshold")
+        # Without a limit, the bound of the gate is the only thing that the figure can stand beside.
+        whole = limit or max(value, threshold or 0.0) or 1.0
+        label = f"{check.title}, {check.scope}" + (f", {check.host}" if name_hosts else "")
+        text = format_value(value, "B/s")
+        text += f" of {format_value(limit, 'B/s')}, {format_percent(value / limit)}" if limit else ", no limit known"
+        if limit:
+            axes.barh(row, 100, height=0.34, color=_GRID)
+        axes.barh(row, value / whole * 100, height=0.34, color=_STATUS_COLOR[check.status])
+        if threshold is not None:
+            _ticks(axes, row, [threshold / whole * 100], 0.22)
+        axes.annotate(label, (0, row + 0.25), fontsize=9, color=_FOREGROUND, va="bottom")
+        axes.annotate(text, (100, row + 0.25), fontsize=9, color=_FOREGROUND, va="bottom", ha="right")
+    _rows(axes, [""] * len(checks))
+    axes.set_ylim(-0.4, len(checks) - 0.35)
+    axes.set_xlim(0, max([102.0] + [(check.number("fraction") or 0.0) * 100 + 2 for check in checks]))
+    axes.set_xlabel("percent of the limit")
+    caption = "Measured (coloured) before its limit (grey); the dashed mark is where the gate fails."
+    return Plot("bandwidth and its limit", caption, _svg(figure, "bandwidth"))
+
+
+def _strip(checks: list[Check]) -> Plot:
+    """Draw each host's bandwidth in percent of its limit as a dot, a row for each check."""
+    rows: dict[str, list[Check]] = {}
+    for check in checks:
+        if is_number(check.record.get("limit")) and float(check.limit) > 0:
+            rows.setdefault(check.title, []).append(check)
+    figure, axes = _canvas(5.6, 0.9 + 0.55 * max(1, len(rows)))
+    for row, members in enumerate(reversed(list(rows.values()))):
+        _dots(axes, row, [(float(check.value) / float(check.limit) * 100, check.status) for check in members])
+        bounds = {
+            round(float(check.threshold) / float(check.limit) * 100, 6)
+            for check in members
+            if is_number(check.record.get("threshold"))
+        }
+        _ticks(axes, row, bounds)
+    _rows(axes, list(reversed(list(rows))))
+    axes.set_xlim(0, 112)
+    axes.axvline(100, color=_MUTED, linewidth=1)
+    axes.set_xlabel("percent of the limit")
+    hosts = len({check.host for check in checks})
+    caption = f"{hosts} hosts, a dot for each measurement. The line at 100 is the limit, the dashed mark is where the gate fails."
+    return Plot("bandwidth and its limit", caption, _svg(figure, "bandwidth"))
+
+
+def _dots(axes: Any, row: int, points: Sequence[tuple[float, str]]) -> None:
+    # The good ones first, so that no bad one lies hidden; spread a little so that equal ones show as many.
+    for index, (value, status) in enumerate(sorted(points, key=lambda point: point[1] != "OK")):
+        offset = ((index * 7919) % 100 / 100 - 0.5) * 0.4
+        good = status == "OK"
+        axes.plot(
+            [value], [row + offset], "o", color=_STATUS_COLOR[status], markersize=4 if good else 6, alpha=0.55 if good else 1,
+            markeredgewidth=0,
+        )  # fmt: skip
+
+
+def _ticks(axes: Any, row: int, values: Iterable[float], reach: float = 0.42) -> None:
+    for value in values:
+        axes.plot([value, value], [row - reach, row + reach], color=_FOREGROUND, linewidth=1.3, linestyle=(0, (3, 2)))
+
+
+def _rows(axes: Any, labels: list[str]) -> None:
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(-0.6, len(labels) - 0.4)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="y", visible=False)
+
+
+def _canvas(width: float, height: float) -> tuple[Any, Any]:
+    import matplotlib  # noqa: PLC0415 - half a second: only whoever draws pays for it
+
+    matplotlib.use("svg", force=True)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    matplotlib.rcParams.update(
+        {
+            "svg.fonttype": "none",  # text stays text: it takes the page's font, can be searched, and needs no glyphs
+            "text.parse_math": False,  # a host or a scope may hold a dollar sign
+            "font.family": "DejaVu Sans",
+            "font.size": 9,
+            "axes.edgecolor": _MUTED,
+            "axes.labelcolor": _MUTED,
+            "xtick.color": _MUTED,
+            "ytick.color": _FOREGROUND,
+            "text.color": _FOREGROUND,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "grid.color": _GRID,
+            "grid.linewidth": 0.8,
+        }
+    )
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    return figure, axes
+
+
+def _svg(figure: Any, name: str) -> str:
+    """Return the drawing as an element for a page: no XML head, own ids, colours from the page."""
+    import matplotlib  # noqa: PLC0415
+
+    stream = io.StringIO()
+    figure.patch.set_alpha(0)
+    for axes in figure.axes:
+        axes.patch.set_alpha(0)
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # Ids must be unique in the page, where several drawings stand side by side.
+    prefix = re.sub(r"\W", "-", name)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
+    text = re.sub(r'(href="|url\()#', rf"\1#{prefix}-", text)
+    text = re.sub(r"(<svg[^>]*?) (?:width|height)=\"[^\"]*\"", r"\1", text)
+    text = re.sub(r"(<svg[^>]*?) (?:width|height)=\"[^\"]*\"", r"\1", text)
+    for color, variable in _VARIABLES.items():
+        text = text.replace(color, variable)
+    return text.replace("DejaVu Sans", "system-ui")
