@@ -86,7 +86,7 @@ async def _serve(config: Config) -> None:
             f"Port {config.port} on {config.listen} cannot be used: {reason}; "
             "end the process that holds it, or choose another port."
         ) from error
-    print(  # noqa: T201
+    print(
         f"BMC simulator: https://{config.listen}:{server.port}/redfish/v1 ({server.service.profile.name})", flush=True
     )
     await ended.wait()
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         asyncio.run(_serve(_configuration(options)))
     except (ConfigError, ProfileError, StateError, RedfishError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from .faults import KINDS
+from .faults import KINDS, Fault
 from .messages import RedfishError, message, refuse
 from .rest import Call, Reply, Resource, call, check_query, json_body, raw_etag, read
 from .service import Service
@@ -24,6 +24,7 @@ class BmcServer:
     """A service on a port. `start` and `stop` run in the event loop that serves it."""
 
     def __init__(self, service: Service, context: ssl.SSLContext | None) -> None:
+        """Serve `service`; without `context` there is no TLS."""
         self.service = service
         self._context = context
         self._runner: web.AppRunner | None = None
@@ -84,25 +85,17 @@ class BmcServer:
         """Answer a request; whatever goes wrong becomes a Redfish error body."""
         if self.down:
             return self._drop(request)
-        control = request.path.startswith("/lab/")
-        dropped = False
-        garbage = None
+        after: Fault | None = None
         try:
-            if control:
+            if request.path.startswith("/lab/"):
                 return self._render(request, await self._control(request), None)
             for fault in self.service.faults.for_request(request.method, request.path):
-                if fault.kind == "slow":
-                    await asyncio.sleep(fault.parameters["seconds"])
+                if fault.kind in ("drop", "garbage") and fault.parameters.get("when") != "before":
+                    after = fault
                 elif fault.kind == "drop":
-                    if fault.parameters["when"] == "before":
-                        return self._drop(request)
-                    dropped = True
-                elif fault.kind == "garbage":
-                    garbage = fault.parameters["text"]
-                elif fault.kind == "etag_conflict":
-                    raise refuse(412, "PreconditionFailed", request.headers.get("If-Match", "*"), request.path)
+                    return self._drop(request)
                 else:
-                    raise self._http_error(fault.parameters)
+                    await self._meet(fault, request)
             response = await self._answer(request)
         except RedfishError as error:
             response = self._error(request, error)
@@ -111,11 +104,17 @@ class BmcServer:
         except Exception:  # a bug of the simulator must look like one, and reach the log
             LOG.exception("%s %s", request.method, request.path)
             response = self._error(request, refuse(500, "InternalError"))
-        if dropped:
-            return self._drop(request)
-        if garbage is not None:
-            return web.Response(text=garbage, content_type="application/json")
-        return response
+        if after is not None and after.kind == "garbage":
+            return web.Response(text=after.parameters["text"], content_type="application/json")
+        return response if after is None else self._drop(request)
+
+    async def _meet(self, fault: Fault, request: web.Request) -> None:
+        if fault.kind == "slow":
+            await asyncio.sleep(fault.parameters["seconds"])
+        elif fault.kind == "etag_conflict":
+            raise refuse(412, "PreconditionFailed", request.headers.get("If-Match", "*"), request.path)
+        else:
+            raise self._http_error(fault.parameters)
 
     @staticmethod
     def _http_error(parameters: dict[str, Any]) -> RedfishError:
@@ -148,17 +147,34 @@ class BmcServer:
             error = refuse(405, "OperationNotAllowed", method, request.path)
             error.headers["Allow"] = ", ".join(resource.methods())
             raise error
-        check_query(request)
+        expanding = check_query(request, may_expand=bool(self.service.profile.quirks.get("expand", False)))
         if method == "GET":
             body = await read(handler)
             if isinstance(body, Reply):
                 return self._render(request, body, None)
+            if expanding:
+                body = await self._expanded(body, expanding)
             return self._render(request, Reply(200, body, content_type=resource.content_type), resource)
         body = {} if method in resource.raw or method == "DELETE" else await json_body(request)
         if method in ("PATCH", "PUT") or (method == "DELETE" and "If-Match" in request.headers):
             await self._check_etag(request, resource)
         reply = await call(handler, Call(request, body))
         return self._render(request, reply, None)
+
+    async def _expanded(self, body: Any, mode: str) -> Any:
+        """Replace references, one level deep, by what they lead to. `.` leaves those under Links alone."""
+        if isinstance(body, list):
+            return [await self._expanded(one, mode) for one in body]
+        if not isinstance(body, dict):
+            return body
+        if set(body) == {"@odata.id"}:
+            resource = self.service.find(body["@odata.id"])
+            found = await read(resource.get) if resource is not None and resource.get is not None else None
+            return found if isinstance(found, dict) else body
+        return {
+            key: value if key == "Links" and mode == "." else await self._expanded(value, mode)
+            for key, value in body.items()
+        }
 
     async def _check_etag(self, request: web.Request, resource: Resource) -> None:
         opaques = [raw_etag(await read(getter)) for getter in (resource.get, resource.etag_of) if getter is not None]

@@ -37,6 +37,7 @@ class Sessions:
         limit: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Accept one account; `clock` is monotonic, in seconds."""
         self.username = username
         self._password = password
         self.timeout_seconds = timeout_seconds

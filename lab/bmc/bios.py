@@ -27,6 +27,7 @@ class Bios:
     """Active and pending attributes of one system."""
 
     def __init__(self, registry: AttributeRegistry, initial: Json, quirks: Json, state: State) -> None:
+        """Take the state over; a new one starts from the defaults of the registry and `initial`."""
         self.registry = registry
         self.quirks = quirks
         self._state = state

@@ -22,6 +22,7 @@ class CoreResources:
     """The handlers of what every service has."""
 
     def __init__(self, service: Service) -> None:
+        """Serve one BMC."""
         self.service = service
         self.paths = service.paths
         self.profile = service.profile
@@ -30,10 +31,10 @@ class CoreResources:
         """Return the resources by URI."""
         reading = frozenset({"GET"})
         paths = self.paths
-        registry = self.profile.registry.document
-        attribute_file = f"{paths.registries}/{registry['Id']}"
+        name = self.service.registry_name
+        attribute_file = f"{paths.registries}/{name}"
         base_file = f"{paths.registries}/{messages.REGISTRY}"
-        attribute_store = self.profile.data["bios"].get("registry_uri", f"{attribute_file}/{registry['Id']}.json")
+        attribute_store = self.profile.data["bios"].get("registry_uri", f"{attribute_file}/{name}.json")
         base_store = f"{base_file}/{messages.REGISTRY}.json"
         return {
             "/redfish": Resource(get=lambda: {"v1": f"{ROOT}/"}, open_to=reading),
@@ -58,7 +59,7 @@ class CoreResources:
                 )
             ),
             attribute_file: Resource(
-                get=lambda: self.registry_file(attribute_file, str(registry["Id"]), "BIOS attributes", attribute_store)
+                get=lambda: self.registry_file(attribute_file, name, "BIOS attributes", attribute_store)
             ),
             attribute_store: Resource(get=self.attribute_registry),
             base_file: Resource(
@@ -74,6 +75,7 @@ class CoreResources:
     def root(self) -> Json:
         """Return the ServiceRoot."""
         paths = self.paths
+        expand = bool(self.profile.quirks.get("expand", False))
         return {
             "@odata.id": f"{ROOT}/",
             "@odata.type": "#ServiceRoot.v1_16_1.ServiceRoot",
@@ -89,7 +91,13 @@ class CoreResources:
                 "SelectQuery": False,
                 "ExcerptQuery": False,
                 "OnlyMemberQuery": False,
-                "ExpandQuery": {"ExpandAll": False, "Levels": False, "Links": False, "NoLinks": False},
+                "ExpandQuery": {
+                    "ExpandAll": expand,
+                    "Levels": expand,
+                    "Links": False,
+                    "NoLinks": expand,
+                    **({"MaxLevels": 1} if expand else {}),
+                },
             },
             "Systems": link(paths.systems),
             "Chassis": link(paths.chassis_all),

@@ -60,6 +60,7 @@ class Fault:
     _pattern: re.Pattern[str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        """Compile the pattern once."""
         self._pattern = re.compile(self.path) if self.path else None
 
     def matches(self, method: str, path: str) -> bool:
@@ -110,6 +111,7 @@ class Faults:
     """The faults in force."""
 
     def __init__(self) -> None:
+        """Start without a fault."""
         self._faults: dict[str, Fault] = {}
         self._next = 1
 

@@ -27,9 +27,13 @@ def dimm_parts(memory: Json) -> list[Json]:
     wanted = [(tuple(one), True) for one in memory.get("positions", [])]
     wanted += [(tuple(one), False) for one in memory.get("absent", [])]
     differences = memory.get("differences", {})
+    in_socket: dict[int, int] = {}
     for index, ((socket, channel, slot), present) in enumerate(wanted, start=1):
+        in_socket[socket] = in_socket.get(socket, 0) + 1
         names = {
             "socket": socket,
+            "socket_letter": chr(ord("A") + socket),
+            "n_in_socket": in_socket[socket],
             "channel": channel,
             "slot": slot,
             "socket1": socket + 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .bios import now
@@ -184,7 +185,7 @@ class ManagerResources:
         """Return one entry's resource."""
         for entry in self.service.log.entries:
             if str(entry["id"]) == identity:
-                return Resource(get=lambda: self._entry(entry))
+                return Resource(get=partial(self._entry, entry))
         return None
 
     def clear_log(self, _call: Call) -> Reply:

@@ -159,6 +159,7 @@ class RedfishError(Exception):
     """A refusal: an HTTP status and one or more messages, sent as a Redfish error body."""
 
     def __init__(self, status: int, *messages: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+        """Keep the status, the messages and extra headers."""
         super().__init__(messages[0]["Message"] if messages else str(status))
         self.status = status
         self.messages = list(messages)

@@ -13,6 +13,7 @@ class Paths:
     """The URIs of one profile."""
 
     def __init__(self, profile: Profile) -> None:
+        """Derive the URIs from ids, segments and quirks of the profile."""
         ids = {"system": "1", "chassis": "1", "manager": "1", **profile.get("ids", {})}
         names = {
             "Systems": "Systems",
@@ -28,6 +29,9 @@ class Paths:
         self.system = f"{self.systems}/{ids['system']}"
         self.bios = f"{self.system}/{names['Bios']}"
         self.settings = f"{self.bios}/{names['Settings']}"
+        uris = profile.get("uris", {})
+        self.bios = uris.get("bios", self.bios)
+        self.settings = uris.get("settings", self.settings)
         self.chassis_all = f"{ROOT}/{names['Chassis']}"
         self.chassis = f"{self.chassis_all}/{ids['chassis']}"
         self.managers = f"{ROOT}/{names['Managers']}"

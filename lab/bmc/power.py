@@ -48,6 +48,7 @@ class NullDriver:
     """No node: the power state is only remembered."""
 
     def __init__(self) -> None:
+        """Start with no call."""
         self.calls: list[str] = []
 
     async def run(self, verb: str) -> None:
@@ -64,6 +65,7 @@ class CommandDriver:
     the present start (any word that changes when the node restarts by itself)."""
 
     def __init__(self, command: list[str], timeout_seconds: float = 120.0) -> None:
+        """Run `command`, each time for at most `timeout_seconds`."""
         self._command = command
         self._timeout = timeout_seconds
 
@@ -138,6 +140,7 @@ class Power:
     """The state machine. `PowerState` is On, Off, PoweringOn or PoweringOff; `boot` is BootProgress.LastState."""
 
     def __init__(self, driver: Driver, timing: Timing, hooks: Hooks, state: State, allowed: list[str]) -> None:
+        """Take the state over; `allowed` are the ResetTypes that the machine offers."""
         self.driver = driver
         self.timing = timing
         self.hooks = hooks

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .registry import AttributeRegistry, build_registry
+from .registry import AttributeRegistry, build_registry, complete
 
 Json = dict[str, Any]
 DATA = Path(__file__).parent / "data" / "profiles"
@@ -97,10 +97,16 @@ def load(name_or_path: str, overrides: Json | None = None) -> Profile:
     try:
         if "registry_file" in bios:
             document = _read(path.parent / bios["registry_file"], "attribute registry of a profile")
-            # An archive's cut registry may lack the menus and dependencies.
-            registry = AttributeRegistry({"Language": "en", "OwningEntity": "unknown", **document})
+            document = {"RegistryVersion": "1.0.0", "Language": "en", "OwningEntity": "unknown", **document}
+            if bios.get("complete", False):
+                complete(document, bios.get("attributes", []), initial)
+            registry = AttributeRegistry(document)
         else:
-            registry = AttributeRegistry(build_registry(bios["registry"], bios["attributes"]))
+            numbered, items = bool(bios.get("numbered", False)), bios["attributes"]
+            defaults = not bios.get("omit_defaults", False)
+            document = build_registry(bios["registry"], items, numbered=numbered, defaults=defaults)
+            initial = {**{item["name"]: item["default"] for item in items if "default" in item}, **initial}
+            registry = AttributeRegistry(document, live="ValueDisplayName" if numbered else "ValueName")
     except (KeyError, TypeError, AttributeError) as error:
         raise ProfileError(f"The attribute registry of the profile {path} lacks {error}; correct it.") from error
     return Profile(name, data, registry, initial)

@@ -16,7 +16,12 @@ Json = dict[str, Any]
 _MAX_CHAIN = 8  # a change may set an attribute that sets another; vendors' chains are two or three long
 
 
-def _entry(item: Json) -> Json:
+def entry_of(item: Json, *, numbered: bool = False) -> Json:
+    """Return a registry's attribute entry for a compact item.
+
+    `numbered`: the firmware lists numbers as ValueName, while the live value is the display text (Supermicro); the
+    item's `values` then map the text to its number.
+    """
     kind = item.get("type") or ("Enumeration" if "values" in item else "String")
     entry: Json = {
         "AttributeName": item["name"],
@@ -35,7 +40,8 @@ def _entry(item: Json) -> Json:
     if kind == "Enumeration":
         values = item["values"]
         pairs = values.items() if isinstance(values, dict) else ((value, value) for value in values)
-        entry["Value"] = [{"ValueName": name, "ValueDisplayName": shown} for name, shown in pairs]
+        names = ("ValueDisplayName", "ValueName") if numbered else ("ValueName", "ValueDisplayName")
+        entry["Value"] = [dict(zip(names, pair)) for pair in pairs]
     for short, long in (
         ("minimum", "LowerBound"),
         ("maximum", "UpperBound"),
@@ -92,30 +98,63 @@ def _sets(name: str, effects: Mapping[str, Mapping[str, Any]]) -> Iterable[Json]
             }
 
 
-def build_registry(header: Json, items: list[Json]) -> Json:
+def build_registry(header: Json, items: list[Json], *, numbered: bool = False, defaults: bool = True) -> Json:
     """Return a registry in DMTF's form from compact items.
 
     An item has `name`, `values` (list, or value to display name), `default`, and optionally `display`, `parent`,
     `type`, `minimum`, `maximum`, `read_only`, `needs` (attribute: value it must have, else this one is locked) and
-    `sets` (own value: {attribute: value it forces}).
+    `sets` (own value: {attribute: value it forces}). Without `defaults` the entries name no DefaultValue (Dell).
     """
     dependencies: list[Json] = []
     for item in items:
         dependencies += _locks(item["name"], item.get("needs", {}))
         dependencies += _sets(item["name"], item.get("sets", {}))
+    entries = [entry_of(item, numbered=numbered) for item in items]
+    if not defaults:
+        for entry in entries:
+            entry.pop("DefaultValue", None)
     menus = sorted({item["parent"] for item in items if item.get("parent")})
     return {
         "@odata.type": "#AttributeRegistry.v1_3_6.AttributeRegistry",
         "Language": "en",
         **header,
         "RegistryEntries": {
-            "Attributes": [_entry(item) for item in items],
+            "Attributes": entries,
             "Dependencies": dependencies,
             "Menus": [
                 {"MenuName": menu, "DisplayName": menu, "MenuPath": f"./{menu}", "ReadOnly": False} for menu in menus
             ],
         },
     }
+
+
+def complete(document: Json, extra: list[Json], values: Mapping[str, Any]) -> None:
+    """Add entries to a registry that a capture was cut to: the compact items in `extra`, then one for every further
+    attribute in `values`, with the values that the Dependencies mention."""
+    body = document["RegistryEntries"]
+    known = {entry["AttributeName"] for entry in body["Attributes"]}
+    for item in extra:
+        if item["name"] not in known:
+            body["Attributes"].append(entry_of(item))
+            known.add(item["name"])
+    mentioned: dict[str, set[str]] = {}
+    for one in body.get("Dependencies", []):
+        dependency = one["Dependency"]
+        if dependency["MapToProperty"] == "CurrentValue":
+            mentioned.setdefault(dependency["MapToAttribute"], set()).add(str(dependency["MapToValue"]))
+        for term in dependency["MapFrom"]:
+            mentioned.setdefault(term["MapFromAttribute"], set()).add(str(term["MapFromValue"]))
+    for name in sorted(set(values) - known):
+        value = values[name]
+        guess: Json = {"name": name}
+        if isinstance(value, bool):
+            guess["type"] = "Boolean"
+        elif isinstance(value, int):
+            guess["type"] = "Integer"
+        elif value in ("Enabled", "Disabled") or name in mentioned:
+            common = ["Enabled", "Disabled"] if value in ("Enabled", "Disabled") else []
+            guess["values"] = list(dict.fromkeys([*common, value, *sorted(mentioned.get(name, set()))]))
+        body["Attributes"].append(entry_of(guess))
 
 
 def _compare(condition: str, left: Any, right: Any) -> bool:
@@ -133,8 +172,10 @@ def _compare(condition: str, left: Any, right: Any) -> bool:
 class AttributeRegistry:
     """Answers questions about one registry document."""
 
-    def __init__(self, document: Json) -> None:
+    def __init__(self, document: Json, *, live: str = "ValueName") -> None:
+        """Index a registry; `live` names the member of a Value entry that attributes are read and written with."""
         self.document = document
+        self.live = live
         entries = document["RegistryEntries"]
         self.entries: dict[str, Json] = {entry["AttributeName"]: entry for entry in entries["Attributes"]}
         self.dependencies: list[Json] = [
@@ -215,20 +256,21 @@ class AttributeRegistry:
             if current is not None and type(value) is not type(current):
                 return message("PropertyValueTypeError", value, name, type(current).__name__, related=where)
             return None
-        kind = entry.get("Type", "String")
-        if kind == "Enumeration":
-            return self._check_enumeration(entry, value, where)
-        if kind == "Integer":
-            return self._check_integer(entry, value, where)
-        if kind == "Boolean":
-            if not isinstance(value, bool):
-                return message("PropertyValueTypeError", value, name, "a boolean", related=where)
-            return None
-        return self._check_string(entry, value, where)
+        checks = {
+            "Enumeration": self._check_enumeration,
+            "Integer": self._check_integer,
+            "Boolean": self._check_boolean,
+        }
+        return checks.get(entry.get("Type", "String"), self._check_string)(entry, value, where)
 
     @staticmethod
-    def _check_enumeration(entry: Json, value: Any, where: str) -> Json | None:
-        allowed = [item["ValueName"] for item in entry.get("Value", [])]
+    def _check_boolean(entry: Json, value: Any, where: str) -> Json | None:
+        if not isinstance(value, bool):
+            return message("PropertyValueTypeError", value, entry["AttributeName"], "a boolean", related=where)
+        return None
+
+    def _check_enumeration(self, entry: Json, value: Any, where: str) -> Json | None:
+        allowed = [item.get(self.live, item["ValueName"]) for item in entry.get("Value", [])]
         name = entry["AttributeName"]
         if not isinstance(value, str) and not any(type(value) is type(item) for item in allowed):
             return message("PropertyValueTypeError", value, name, "a string", related=where)

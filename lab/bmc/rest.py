@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -128,11 +129,16 @@ async def json_body(request: web.Request) -> Json:
     return body
 
 
-def check_query(request: web.Request) -> None:
-    """Refuse OData query options, none of which is offered; other unknown parameters are ignored (DSP0266)."""
-    for name in request.query:
-        if name.startswith("$") or name in ("only", "excerpt"):
+def check_query(request: web.Request, *, may_expand: bool) -> str:
+    """Return the mode of `$expand` (`*`, `.` or nothing) and refuse the OData query options that are not offered;
+    other unknown parameters are ignored (DSP0266)."""
+    mode = ""
+    for name, value in request.query.items():
+        if name == "$expand" and may_expand and re.fullmatch(r"[*.](\(\$levels=\d\))?", value):
+            mode = value[0]
+        elif name.startswith("$") or name in ("only", "excerpt"):
             raise refuse(501, "QueryNotSupported", name)
+    return mode
 
 
 def success(status: int = 200) -> Reply:

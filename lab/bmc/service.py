@@ -11,8 +11,8 @@ from typing import Any
 from . import paths as paths_module
 from .auth import Sessions
 from .bios import Bios
-from .config import Config, password_of
 from .chassis import ChassisResources
+from .config import Config, password_of
 from .core import CoreResources
 from .faults import Fault, Faults
 from .inventory import InventoryResources
@@ -39,6 +39,7 @@ class Service:
     """The simulator without its network side."""
 
     def __init__(self, config: Config, driver: Driver | None = None) -> None:
+        """Put the parts together; `driver` overrides the power command of the configuration."""
         self.config = config
         self.profile = load_profile(config.profile, config.profile_overrides)
         self.paths = paths_module.Paths(self.profile)
@@ -62,6 +63,7 @@ class Service:
         self.firmware: Json = self.state.section(
             "firmware", {item["Id"]: item["Version"] for item in self.profile.get("firmware", [])}
         )
+        self.registry_name = str(self.profile.data["bios"].get("registry_name", self.profile.registry.document["Id"]))
         self.node_name = config.node or "node"
         self.system_links: Json = {}
         self.manager_links: Json = {}

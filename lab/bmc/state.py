@@ -21,6 +21,7 @@ class State:
     """The document, in memory when `path` is None."""
 
     def __init__(self, profile_name: str, path: Path | None = None) -> None:
+        """Read the document at `path` where there is one."""
         self.path = path
         self.data: Json = {"format": FORMAT, "profile": profile_name}
         if path is not None and path.exists():

@@ -33,6 +33,7 @@ class SystemResources:
     """The handlers of one system."""
 
     def __init__(self, service: Service) -> None:
+        """Serve one system."""
         self.service = service
         self.paths = service.paths
         self.profile = service.profile
@@ -72,13 +73,14 @@ class SystemResources:
             "HostName": self.service.node_name,
             "PowerState": power.state,
             "BootProgress": power.boot_progress,
-            "BiosVersion": self.service.firmware_version("BIOS"),
+            "BiosVersion": self.service.firmware_version(self.profile.get("bios_firmware", "BIOS")),
             "Status": {
                 "State": "Enabled" if power.state == "On" else "Disabled",
                 "Health": "OK",
                 "HealthRollup": "OK",
             },
             "Boot": self.service.boot,
+            "AssetTag": self.service.state.data.get("asset_tag", described.get("AssetTag", "")),
             "IndicatorLED": self.service.state.data.get("indicator_led", "Off"),
             "Bios": link(paths.bios),
             "Links": {"Chassis": [link(paths.chassis)], "ManagedBy": [link(paths.manager)]},
@@ -119,7 +121,7 @@ class SystemResources:
         if "IndicatorLED" in call.body:
             self.service.state.data["indicator_led"] = call.body["IndicatorLED"]
         if "AssetTag" in call.body:
-            self.profile.data["system"]["AssetTag"] = call.body["AssetTag"]
+            self.service.state.data["asset_tag"] = call.body["AssetTag"]
         self.service.state.save()
         return Reply(204)
 
@@ -166,11 +168,12 @@ class SystemResources:
             "@odata.type": "#Bios.v1_2_0.Bios",
             "Id": "Bios",
             "Name": "BIOS Configuration Current Settings",
-            "AttributeRegistry": bios.registry.document["Id"],
             "Attributes": bios.shaped(values),
             "ResetBiosToDefaultsPending": bios.reset_to_defaults_pending,
             "Actions": {"#Bios.ResetBios": {"target": f"{paths.bios}/Actions/Bios.ResetBios"}},
         }
+        if quirks.get("bios_names_registry", True):
+            body["AttributeRegistry"] = self.service.registry_name
         if quirks.get("settings_annotation", True):
             body["@Redfish.Settings"] = settings
         return body
@@ -179,25 +182,26 @@ class SystemResources:
         """Return the settings object: pending values, alone or laid over the active ones as the profile has it."""
         bios = self.bios
         shows = bios.quirks.get("settings_shows", "pending")
-        actions = None
-        if self.service.jobs is not None:
-            name = "DellManager.ClearPending"
-            actions = {"Oem": {f"#{name}": {"target": f"{self.paths.settings}/Actions/Oem/{name}"}}}
         values = bios.pending if shows == "pending" else {**bios.active, **bios.pending}
-        return {
+        body: Json = {
             "@odata.id": self.paths.settings,
             "@odata.type": "#Bios.v1_2_0.Bios",
             "Id": "Settings",
             "Name": "BIOS Configuration Pending Settings",
-            "AttributeRegistry": bios.registry.document["Id"],
             "Attributes": bios.shaped(values),
-            "@Redfish.SettingsApplyTime": {
+        }
+        if bios.quirks.get("bios_names_registry", True):
+            body["AttributeRegistry"] = self.service.registry_name
+        if bios.quirks.get("settings_annotation_apply_time", True):
+            body["@Redfish.SettingsApplyTime"] = {
                 "@odata.type": "#Settings.v1_3_5.PreferredApplyTime",
                 "ApplyTime": "OnReset",
                 "ApplyTime@Redfish.AllowableValues": self.profile.data["bios"].get("apply_times", ["OnReset"]),
-            },
-            **({} if actions is None else {"Actions": actions}),
-        }
+            }
+        if self.service.jobs is not None:
+            name = "DellManager.ClearPending"
+            body["Actions"] = {"Oem": {f"#{name}": {"target": f"{self.paths.settings}/Actions/Oem/{name}"}}}
+        return body
 
     def patch_bios_directly(self, call: Call) -> Reply:
         """Refuse, or on firmware that takes it, stage what was sent to the Bios resource itself."""
@@ -255,7 +259,12 @@ class SystemResources:
             return self.service.task_resources.accepted(identity)
         if kind == "204":
             return Reply(204)
-        return success(202 if kind == "202_bare" else 200)
+        reply = success(202 if kind == "202_bare" else 200)
+        extra = self.bios.quirks.get("settings_message")
+        if extra is not None and self.bios.pending:
+            reply.body["error"]["@Message.ExtendedInfo"] = [{"@odata.type": "#Message.v1_2_1.Message", **extra}]
+            reply.body["error"]["code"] = extra["MessageId"]
+        return reply
 
     def clear_pending(self, _call: Call) -> Reply:
         """Forget pending values."""
