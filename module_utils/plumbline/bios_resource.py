@@ -1,0 +1,270 @@
+"""The BIOS of one machine over Redfish: read its three kinds of values and its registry, stage changes, read them back."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .bios_registry import Registry, Value, listed
+from .bios_settings import BiosState, flatten, is_nested
+from .redfish_client import Answer, RedfishClient, link
+from .redfish_connection import RedfishError, error_text
+
+Json = dict[str, Any]
+# Where firmware keeps pending values that does not say so in @Redfish.Settings.
+_SETTINGS_NAMES = ("Settings", "SD", "Pending")
+# States of a task or job that keeps the values until the restart, is at work, and has failed.
+_WAITING = {"new", "pending", "scheduled", "starting", "interrupted", "completed", "completedok"}
+_FAILED = {"exception", "killed", "cancelled", "failed", "completedwitherrors"}
+_TASK_PAUSE_SECONDS = 1.0
+
+
+class NoBiosError(RedfishError):
+    """The machine shows no BIOS attributes."""
+
+
+@dataclass
+class BiosResource:
+    """What was read: the documents with their addresses, and the state that they come to."""
+
+    system: Json
+    uri: str
+    document: Json
+    settings_uri: str
+    settings_etag: str
+    apply_times: list[str]
+    nested: bool
+    state: BiosState
+    registry_uri: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def manufacturer(self) -> str:
+        """Who made the machine, as it says itself."""
+        return str(self.system.get("Manufacturer") or "")
+
+    @property
+    def reset_to_defaults(self) -> bool:
+        """Whether a reset of all attributes waits for the next restart."""
+        return bool(self.document.get("ResetBiosToDefaultsPending"))
+
+    def messages(self) -> dict[str, str]:
+        """What the BMC said of single attributes when it last applied settings; good news left out."""
+        found: dict[str, str] = {}
+        settings = self.document.get("@Redfish.Settings") or {}
+        for entry in settings.get("Messages") or []:
+            if not isinstance(entry, dict) or str(entry.get("Severity") or "OK") == "OK":
+                continue
+            for related in entry.get("RelatedProperties") or []:
+                found[str(related).rsplit("/", 1)[-1]] = str(entry.get("Message") or entry.get("MessageId") or "")
+        return found
+
+
+def read_bios(client: RedfishClient, system_id: str = "") -> BiosResource:
+    """Read applied and pending values and the attribute registry.
+
+    Raises:
+        NoBiosError: the machine shows no BIOS attributes.
+        RedfishError: the BMC cannot be read.
+    """
+    system = client.system(system_id)
+    uri = link(system, "Bios")
+    bmc = f"The BMC at {client.options.base_url}"
+    if not uri:
+        raise NoBiosError(f"{bmc} shows no BIOS resource for system {system.get('Id')}: update the BMC's firmware")
+    document = client.get(uri)
+    attributes = document.get("Attributes")
+    if not isinstance(attributes, dict) or not attributes:
+        raise NoBiosError(
+            f"{bmc} shows no BIOS attributes at {uri}, as before the first POST after a reset of the BMC:"
+            " power the machine on once and let it boot"
+        )
+    registry, registry_uri, warnings = read_registry(client, document, uri)
+    settings_uri, settings, etag = _read_settings(client, uri, document)
+    annotation = document.get("@Redfish.Settings") or {}
+    state = BiosState(flatten(attributes), flatten(settings.get("Attributes") or {}), registry)
+    return BiosResource(
+        system=system,
+        uri=uri,
+        document=document,
+        settings_uri=settings_uri,
+        settings_etag=etag,
+        apply_times=[str(item) for item in annotation.get("SupportedApplyTimes") or []],
+        nested=is_nested(attributes),
+        state=state,
+        registry_uri=registry_uri,
+        warnings=warnings,
+    )
+
+
+def _read_settings(client: RedfishClient, uri: str, document: Json) -> tuple[str, Json, str]:
+    named = link(document, "@Redfish.Settings", "SettingsObject")
+    for candidate in [named] if named else [f"{uri.rstrip('/')}/{name}" for name in _SETTINGS_NAMES]:
+        try:
+            settings, etag = client.get_with_etag(candidate)
+        except RedfishError as error:
+            if error.status == 404 and not named:
+                continue
+            raise
+        return candidate, settings, etag
+    # Reading goes on without; whoever wants to write is told.
+    return "", {}, ""
+
+
+def read_registry(client: RedfishClient, bios: Json, bios_uri: str) -> tuple[Registry | None, str, list[str]]:
+    """Find and read the attribute registry of a Bios resource: the registry (None without one), its address, warnings."""
+    wanted = str(bios.get("AttributeRegistry") or "")
+    collection = client.get_optional(link(client.root, "Registries"))
+    uris = [str(m["@odata.id"]) for m in collection.get("Members") or [] if isinstance(m, dict) and m.get("@odata.id")]
+    for uri in _likely(wanted, uris):
+        document = client.get_optional(uri)
+        if document.get("RegistryEntries"):
+            return Registry.from_json(document), uri, []
+        for location in _locations(document):
+            registry = client.get_optional(location)
+            if registry.get("RegistryEntries"):
+                return Registry.from_json(registry), location, []
+    # Dell keeps it beside the values.
+    beside = f"{bios_uri.rstrip('/')}/BiosRegistry"
+    document = client.get_optional(beside)
+    if document.get("RegistryEntries"):
+        return Registry.from_json(document), beside, []
+    what = f"the attribute registry {wanted}" if wanted else "an attribute registry for the BIOS"
+    return None, "", [f"the BMC does not serve {what}, so that values cannot be checked before they are written"]
+
+
+def _likely(wanted: str, uris: list[str]) -> list[str]:
+    """Registries that can be meant: the one of that name, the same without its version, then any for BIOS attributes."""
+
+    def last(uri: str) -> str:
+        return uri.rstrip("/").rsplit("/", 1)[-1].lower()
+
+    def bare(name: str) -> str:
+        return re.sub(r"[._]v?\d+[._]\d+([._]\d+)?$", "", name.lower())
+
+    lower = wanted.lower()
+    exact = [uri for uri in uris if lower and last(uri) == lower]
+    unversioned = [uri for uri in uris if lower and bare(last(uri)) == bare(lower)]
+    general = [uri for uri in uris if "bios" in last(uri) and "attribute" in last(uri)]
+    return list(dict.fromkeys(exact + unversioned + general))
+
+
+def _locations(document: Json) -> list[str]:
+    entries = [item for item in document.get("Location") or [] if isinstance(item, dict)]
+    english = [item for item in entries if str(item.get("Language") or "en").lower().startswith("en")]
+    found = []
+    for item in english or entries:
+        uri = item.get("Uri")
+        uri = uri.get("extref") if isinstance(uri, dict) else uri
+        if isinstance(uri, str) and uri.startswith("/"):
+            found.append(uri)
+    return found
+
+
+def stage(client: RedfishClient, bios: BiosResource, values: Mapping[str, Value]) -> Answer:
+    """Write values to the settings object, to take effect at the next restart.
+
+    Raises:
+        ConflictError: somebody else changed the settings since they were read; plan again.
+        RedfishError: the BMC refused them.
+    """
+    if not bios.settings_uri:
+        raise RedfishError(
+            f"The BMC at {client.options.base_url} offers no settings object for {bios.uri} (@Redfish.Settings, Settings, SD"
+            " or Pending), so that BIOS settings cannot be staged: update the BMC's firmware"
+        )
+    annotations: Json = {}
+    if "OnReset" in bios.apply_times:
+        # Without it some BMCs (iDRAC) keep the values and never make the job that applies them.
+        annotations["@Redfish.SettingsApplyTime"] = {
+            "@odata.type": "#Settings.v1_1_0.PreferredApplyTime",
+            "ApplyTime": "OnReset",
+        }
+    try:
+        answer = client.patch(bios.settings_uri, {"Attributes": dict(values), **annotations}, bios.settings_etag)
+    except RedfishError as error:
+        # Older IEIT firmware wants the bare attributes; only those that show them nested do.
+        if error.status != 400 or not bios.nested:
+            raise _refused(client, bios, error) from None
+        try:
+            answer = client.patch(bios.settings_uri, dict(values), bios.settings_etag)
+        except RedfishError as second:
+            raise _refused(client, bios, second) from None
+    _follow(client, answer)
+    return answer
+
+
+def _refused(client: RedfishClient, bios: BiosResource, error: RedfishError) -> RedfishError:
+    text = str(error)
+    if error.status in (400, 409) and re.search(r"\b(job|task|pending|queue|in use)\b", text, re.IGNORECASE):
+        return RedfishError(
+            f"{text}; another configuration job seems to block the queue of {client.options.base_url}:"
+            " let it finish (a restart) or delete it, then run again",
+            error.status,
+        )
+    return error
+
+
+def _follow(client: RedfishClient, answer: Answer) -> None:
+    """Follow a task until it waits for the restart or is done; a failed one is an error."""
+    if not answer.task_uri:
+        return
+    deadline = time.monotonic() + client.options.timeout_seconds
+    while time.monotonic() < deadline:
+        task = client.get_optional(answer.task_uri)
+        state = str(task.get("TaskState") or task.get("JobState") or "").lower()
+        if state in _FAILED:
+            reason = error_text({"error": {"@Message.ExtendedInfo": task.get("Messages")}}) or task.get("TaskState")
+            raise RedfishError(
+                f"The BMC at {client.options.base_url} took the BIOS settings but its task {answer.task_uri} failed:"
+                f" {reason}; correct the cause and run again"
+            )
+        if not state or state in _WAITING:
+            return
+        time.sleep(_TASK_PAUSE_SECONDS)
+
+
+def confirm_staged(client: RedfishClient, bios: BiosResource, values: Mapping[str, Value]) -> BiosResource:
+    """Read back after staging, since some BMCs answer 200 and keep nothing.
+
+    Raises:
+        RedfishError: a value is neither staged nor applied.
+    """
+    again = read_bios_values(client, bios)
+    known = again.state.registry
+    missing = []
+    for name, value in values.items():
+        effective = again.state.pending.get(name, again.state.applied.get(name))
+        same = known.same(name, effective, value) if known else effective == value
+        if not same:
+            missing.append(f"{name} (wanted {value}, found {effective})")
+    if missing:
+        raise RedfishError(
+            f"The BMC at {client.options.base_url} accepted the BIOS settings but does not show them as staged:"
+            f" {listed(missing)}; another tool or a queued job may hold them: look at {bios.settings_uri}"
+        )
+    return again
+
+
+def read_bios_values(client: RedfishClient, bios: BiosResource) -> BiosResource:
+    """Read applied and pending values again, with the registry already at hand."""
+    document = client.get(bios.uri)
+    settings, etag = client.get_with_etag(bios.settings_uri) if bios.settings_uri else ({}, "")
+    state = BiosState(
+        flatten(document.get("Attributes") or {}), flatten(settings.get("Attributes") or {}), bios.state.registry
+    )
+    return BiosResource(
+        system=bios.system,
+        uri=bios.uri,
+        document=document,
+        settings_uri=bios.settings_uri,
+        settings_etag=etag,
+        apply_times=bios.apply_times,
+        nested=bios.nested,
+        state=state,
+        registry_uri=bios.registry_uri,
+        warnings=bios.warnings,
+    )

@@ -1,0 +1,240 @@
+"""What a BMC knows of its machine, in one form for all vendors: system, memory, PCIe devices, sensors, firmware.
+
+Every function takes a logged-in client and returns plain data. A part that a BMC does not serve comes back empty; what it does
+not know of a part is None, never a guess. Units are in the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .redfish_client import RedfishClient, link
+
+Json = dict[str, Any]
+_MIB = 1024 * 1024
+_GIB = 1024 * _MIB
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _status(document: Json, key: str) -> str:
+    status = document.get("Status")
+    return str(status.get(key) or "") if isinstance(status, dict) else ""
+
+
+def _text(document: Json, *keys: str) -> str:
+    for key in keys:
+        if document.get(key) is not None:
+            return str(document[key]).strip()
+    return ""
+
+
+def system_summary(client: RedfishClient, system: Json) -> Json:
+    """Maker, model, power and POST state, BIOS version, and the BMC's own version."""
+    memory = system.get("MemorySummary") or {}
+    processors = system.get("ProcessorSummary") or {}
+    total_gib = _number(memory.get("TotalSystemMemoryGiB"))
+    return {
+        "id": _text(system, "Id"),
+        "uri": _text(system, "@odata.id"),
+        "manufacturer": _text(system, "Manufacturer"),
+        "model": _text(system, "Model"),
+        "sku": _text(system, "SKU"),
+        "serial_number": _text(system, "SerialNumber"),
+        "host_name": _text(system, "HostName"),
+        "power_state": _text(system, "PowerState"),
+        "boot_state": _text(system.get("BootProgress") or {}, "LastState"),
+        "health": _status(system, "HealthRollup") or _status(system, "Health"),
+        "bios_version": _text(system, "BiosVersion"),
+        "processors": processors.get("Count"),
+        "processor_model": _text(processors, "Model"),
+        "memory_total_bytes": None if total_gib is None else int(total_gib * _GIB),
+        "bmc": manager_summary(client),
+    }
+
+
+def manager_summary(client: RedfishClient) -> Json:
+    """The BMC itself: model and firmware version; the first manager that says what it runs."""
+    for manager in client.members(link(client.root, "Managers")):
+        if manager.get("FirmwareVersion"):
+            return {
+                "id": _text(manager, "Id"),
+                "model": _text(manager, "Model"),
+                "firmware_version": _text(manager, "FirmwareVersion"),
+                "health": _status(manager, "Health"),
+            }
+    return {}
+
+
+def memory_modules(client: RedfishClient, system: Json) -> list[Json]:
+    """One entry for every DIMM slot that the BMC lists; an empty slot has `present: false`.
+
+    Redfish's `OperatingSpeedMhz` and `AllowedSpeedsMHz` hold transfer rates in MT/s.
+    """
+    result = []
+    for module in client.members(link(system, "Memory")):
+        place = module.get("MemoryLocation") or {}
+        allowed = [speed for speed in module.get("AllowedSpeedsMHz") or [] if _number(speed)]
+        capacity = _number(module.get("CapacityMiB"))
+        absent = _status(module, "State") == "Absent" or capacity == 0
+        result.append(
+            {
+                "id": _text(module, "Id"),
+                "locator": _text(module, "DeviceLocator", "Name"),
+                "present": not absent,
+                "capacity_bytes": None if capacity is None else int(capacity * _MIB),
+                "type": _text(module, "MemoryDeviceType"),
+                "configured_mts": _number(module.get("OperatingSpeedMhz")),
+                "rated_mts": max(allowed) if allowed else None,
+                "data_width_bits": _number(module.get("DataWidthBits")),
+                "rank_count": _number(module.get("RankCount")),
+                "manufacturer": _text(module, "Manufacturer"),
+                "part_number": _text(module, "PartNumber"),
+                "serial_number": _text(module, "SerialNumber"),
+                "socket": place.get("Socket"),
+                "controller": place.get("MemoryController"),
+                "channel": place.get("Channel"),
+                "slot": place.get("Slot"),
+                "state": _status(module, "State"),
+                "health": _status(module, "Health"),
+            }
+        )
+    return result
+
+
+def _devices(client: RedfishClient, system: Json) -> Iterable[Json]:
+    listed = system.get("PCIeDevices")
+    if isinstance(listed, list) and listed:
+        uris = dict.fromkeys(str(item.get("@odata.id")) for item in listed if isinstance(item, dict))
+        yield from (document for document in map(client.get_optional, uris) if document)
+        return
+    for chassis in _chassis(client, system):
+        yield from client.members(link(chassis, "PCIeDevices"))
+
+
+def pcie_devices(client: RedfishClient, system: Json) -> list[Json]:
+    """The PCIe devices with the link that the BMC sees: `pcie_type` is the present generation, `max_pcie_type` the highest."""
+    result = []
+    for device in _devices(client, system):
+        interface = device.get("PCIeInterface") or {}
+        result.append(
+            {
+                "id": _text(device, "Id"),
+                "name": _text(device, "Name"),
+                "manufacturer": _text(device, "Manufacturer"),
+                "model": _text(device, "Model"),
+                "part_number": _text(device, "PartNumber"),
+                "device_type": _text(device, "DeviceType"),
+                "firmware_version": _text(device, "FirmwareVersion"),
+                "pcie_type": _text(interface, "PCIeType"),
+                "max_pcie_type": _text(interface, "MaxPCIeType"),
+                "lanes": _number(interface.get("LanesInUse")),
+                "max_lanes": _number(interface.get("MaxLanes")),
+                "state": _status(device, "State"),
+                "health": _status(device, "Health"),
+            }
+        )
+    return result
+
+
+def _chassis(client: RedfishClient, system: Json) -> list[Json]:
+    links = (system.get("Links") or {}).get("Chassis") or []
+    uris = [str(item["@odata.id"]) for item in links if isinstance(item, dict) and item.get("@odata.id")]
+    if uris:
+        return [document for document in map(client.get_optional, uris) if document]
+    return client.members(link(client.root, "Chassis"))
+
+
+def sensors(client: RedfishClient, system: Json) -> list[Json]:
+    """Readings of the chassis: temperatures, fans, power, voltages.
+
+    `kind` is `temperature` (Cel), `fan` (RPM or %), `power` (W) or `voltage` (V); thresholds are None where there are none.
+    """
+    result: list[Json] = []
+    for chassis in _chassis(client, system):
+        thermal = client.get_optional(link(chassis, "Thermal"))
+        power = client.get_optional(link(chassis, "Power"))
+        if thermal or power:
+            result += _classic(thermal, power)
+        else:
+            result += [_modern(sensor) for sensor in client.members(link(chassis, "Sensors"))]
+    return result
+
+
+def _classic(thermal: Json, power: Json) -> list[Json]:
+    found = [
+        _reading("temperature", "Cel", item, item.get("ReadingCelsius")) for item in thermal.get("Temperatures") or []
+    ]
+    for item in thermal.get("Fans") or []:
+        unit = "%" if str(item.get("ReadingUnits") or "RPM").lower().startswith("percent") else "RPM"
+        found.append(_reading("fan", unit, item, item.get("Reading")))
+    found += [_reading("power", "W", item, item.get("PowerConsumedWatts")) for item in power.get("PowerControl") or []]
+    found += [
+        _reading("power", "W", item, item.get("PowerInputWatts", item.get("LastPowerOutputWatts")))
+        for item in power.get("PowerSupplies") or []
+    ]
+    found += [_reading("voltage", "V", item, item.get("ReadingVolts")) for item in power.get("Voltages") or []]
+    return found
+
+
+def _reading(kind: str, unit: str, item: Json, value: Any) -> Json:
+    return {
+        "name": _text(item, "Name", "FanName", "MemberId"),
+        "kind": kind,
+        "unit": unit,
+        "value": _number(value),
+        "upper_warning": _number(item.get("UpperThresholdNonCritical")),
+        "upper_critical": _number(item.get("UpperThresholdCritical")),
+        "lower_critical": _number(item.get("LowerThresholdCritical")),
+        "state": _status(item, "State"),
+        "health": _status(item, "Health"),
+    }
+
+
+def _modern(sensor: Json) -> Json:
+    thresholds = sensor.get("Thresholds") or {}
+
+    def threshold(name: str) -> float | None:
+        return _number((thresholds.get(name) or {}).get("Reading"))
+
+    kinds = {"temperature": "temperature", "rotational": "fan", "power": "power", "voltage": "voltage"}
+    return {
+        "name": _text(sensor, "Name", "Id"),
+        "kind": kinds.get(_text(sensor, "ReadingType").lower(), _text(sensor, "ReadingType").lower()),
+        "unit": _text(sensor, "ReadingUnits"),
+        "value": _number(sensor.get("Reading")),
+        "upper_warning": threshold("UpperCaution"),
+        "upper_critical": threshold("UpperCritical"),
+        "lower_critical": threshold("LowerCritical"),
+        "state": _status(sensor, "State"),
+        "health": _status(sensor, "Health"),
+    }
+
+
+def firmware_components(client: RedfishClient, system: Json) -> list[Json]:
+    """All components of the firmware inventory; BIOS and BMC from their own resources where the inventory lacks them."""
+    service = client.get_optional(link(client.root, "UpdateService"))
+    result: list[Json] = [
+        {
+            "id": _text(item, "Id"),
+            "name": _text(item, "Name", "Id"),
+            "version": _text(item, "Version"),
+            "updateable": bool(item.get("Updateable")),
+            "health": _status(item, "Health"),
+            "source": _text(item, "@odata.id"),
+        }
+        for item in client.members(link(service, "FirmwareInventory"))
+        # Dell lists what it could go back to, and what lies ready, beside what is installed.
+        if not _text(item, "Id").startswith(("Previous-", "Available-"))
+    ]
+    known = {str(entry[key]).lower() for entry in result for key in ("id", "name")}
+    extra = {"BIOS": _text(system, "BiosVersion"), "BMC": manager_summary(client).get("firmware_version", "")}
+    for name, version in extra.items():
+        if version and name.lower() not in known:
+            result.append(
+                {"id": name, "name": name, "version": version, "updateable": False, "health": "", "source": "system"}
+            )
+    return result
