@@ -1,0 +1,93 @@
+"""Wait until a node is back from a restart, and prove that it has restarted (the documentation is in library/await_restart.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+display = Display()
+
+
+class ActionModule(ActionBase):
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _supports_async = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _spec, options = self.validate_argument_spec(
+            {
+                "boot_identity": {"type": "str", "required": True},
+                "timeout_seconds": {"type": "int", "default": 1200},
+                "poll_seconds": {"type": "float", "default": 5.0},
+                "next_command": {"type": "str", "default": ""},
+            }
+        )
+        if self._task.check_mode:
+            # Nothing was restarted, so there is nothing to wait for; the task says so instead of pretending.
+            result.update(
+                skipped=True, changed=False, msg="nothing was restarted in check mode, so nothing is waited for"
+            )
+            return result
+        variables = task_vars or {}
+        host = str(variables.get("inventory_hostname", "the node"))
+        started = time.monotonic()
+        last_seen, reason = "", "no answer yet"
+        while True:
+            facts, reason = self._look(variables)
+            if facts:
+                last_seen = str(facts.get("boot_identity", ""))
+                if last_seen != options["boot_identity"]:
+                    result.update(changed=False, node=facts, elapsed_seconds=round(time.monotonic() - started, 1))
+                    return result
+                reason = "it answers, but still runs the boot from before the restart"
+            waited = time.monotonic() - started
+            if waited + options["poll_seconds"] > options["timeout_seconds"]:
+                result.update(
+                    failed=True,
+                    elapsed_seconds=round(waited, 1),
+                    last_boot_identity=last_seen,
+                    msg=_late(host, options["timeout_seconds"], reason, options["next_command"]),
+                )
+                return result
+            time.sleep(options["poll_seconds"])
+
+    def _look(self, variables: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """Ask the node once: its facts, or the reason why there are none."""
+        # A kept SSH connection hangs on a machine that is gone, and a new boot deserves a new one.
+        with contextlib.suppress(Exception):
+            self._connection.reset()
+        try:
+            answer = self._execute_module(
+                module_name="plumbline.plumbline.node_info", module_args={}, task_vars=dict(variables)
+            )
+        except AnsibleError as error:
+            return {}, _first_line(error)
+        except Exception as error:
+            # Connection plugins raise what their libraries raise; for waiting, all of it means "not yet".
+            display.vvv(f"await_restart: {error!r}")
+            return {}, _first_line(error)
+        finally:
+            # The node's temporary folder is gone with its old boot.
+            self._connection._shell.tmpdir = None
+        if answer.get("failed") or answer.get("unreachable") or "boot_identity" not in answer:
+            return {}, _first_line(answer.get("msg") or answer.get("module_stderr") or "the node did not answer")
+        return {key: value for key, value in answer.items() if key not in ("changed", "failed", "invocation")}, ""
+
+
+def _first_line(text: Any) -> str:
+    lines = str(text).strip().splitlines()
+    return lines[0][:200] if lines else "no reason given"
+
+
+def _late(host: str, seconds: int, reason: str, next_command: str) -> str:
+    remedy = f"; next: {next_command}" if next_command else ""
+    return (
+        f"{host} was expected to be back with a new boot within {seconds} s of its restart, found: {reason};"
+        f" look at its console (through the BMC where it has one) and run again once it answers{remedy}"
+    )
