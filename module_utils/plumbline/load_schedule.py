@@ -1,0 +1,30 @@
+"""When each request of an open-loop load is due. The schedule is made before the load and never waits for an answer."""
+
+from __future__ import annotations
+
+import random
+
+ARRIVALS = ("constant", "poisson")
+
+
+def due_offsets(arrival: str, rate_per_second: float, requests: int, seed: int) -> list[float]:
+    """Return for every request the seconds from the start of the load at which it is due; the first is due at 0.
+
+    `constant` spaces them evenly. `poisson` draws the gaps from the exponential distribution (memoryless arrivals of
+    independent users), the same for the same seed.
+
+    :raises ValueError: for an unknown arrival process, or a rate or count that is not positive.
+    """
+    if arrival not in ARRIVALS:
+        raise ValueError(f"the arrival process is one of {', '.join(ARRIVALS)}, not {arrival!r}")
+    if not rate_per_second > 0:
+        raise ValueError(f"the request rate is more than 0 per second, not {rate_per_second}")
+    if requests < 1:
+        raise ValueError(f"a load has at least 1 request, not {requests}")
+    if arrival == "constant":
+        return [index / rate_per_second for index in range(requests)]
+    generator = random.Random(seed)  # noqa: S311  a load must be repeatable, not secret
+    offsets = [0.0]
+    for _ in range(requests - 1):
+        offsets.append(offsets[-1] + generator.expovariate(rate_per_second))
+    return offsets
