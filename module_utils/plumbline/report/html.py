@@ -28,14 +28,20 @@ def render(report: Report, plots: list[Plot]) -> str:
     )
     environment.filters.update(percent=format_percent, seconds=format_seconds, plain=_plain)
     environment.globals.update(plural=plural)
-    return environment.get_template("page.html.j2").render(
+    many = len(report.hosts) > _MANY_HOSTS
+    # One host shows its endpoint even before it answers; of a fleet a real answer is what a reader wants to see.
+    answers = [host for host in report.hosts if host.answer or (host.endpoint and not many)]
+    return environment.get_template(
+        "page.html.j2"
+    ).render(
         report=report,
-        many=len(report.hosts) > _MANY_HOSTS,
+        many=many,
         problems=report.problems(),
         plots=[(plot, Markup(plot.svg)) for plot in plots],  # noqa: S704 - drawn by matplotlib, which escapes its texts
         took=_took(report),
         stages=report.stages,
-        answers=[host for host in report.hosts if host.endpoint or host.answer],
+        answers=answers[:1] if many else answers,
+        endpoints=len(answers),
     )
 
 

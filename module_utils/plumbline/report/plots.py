@@ -66,8 +66,9 @@ def _latencies(checks: Iterable[Check]) -> dict[tuple[str, str], list[Check]]:
 
 
 def _is_bandwidth(check: Check) -> bool:
-    value = check.record.get("value")
-    return check.unit == "B/s" and is_number(value) and float(value) >= 0
+    """Return whether a check is a bandwidth with something to stand beside: its limit or the bound of its gate."""
+    beside = check.number("limit") or check.number("threshold")
+    return check.unit == "B/s" and (check.number("value") or 0.0) > 0 and bool(beside)
 
 
 def _distribution(base: str, scope: str, checks: list[Check]) -> Plot | None:
@@ -186,14 +187,12 @@ def _strip(checks: list[Check]) -> Plot:
 
 
 def _dots(axes: Any, row: int, points: Sequence[tuple[float, str]]) -> None:
-    # The good ones first, so that no bad one lies hidden; spread a little so that equal ones show as many.
-    for index, (value, status) in enumerate(sorted(points, key=lambda point: point[1] != "OK")):
-        offset = ((index * 7919) % 100 / 100 - 0.5) * 0.4
-        good = status == "OK"
-        axes.plot(
-            [value], [row + offset], "o", color=_STATUS_COLOR[status], markersize=4 if good else 6, alpha=0.55 if good else 1,
-            markeredgewidth=0,
-        )  # fmt: skip
+    # The good ones first, so that no bad one lies hidden; spread a little, so that equal ones show as many.
+    for status in ("SKIPPED", "OK", "WARN", "UNKNOWN", "CRITICAL"):
+        values = [value for value, found in points if found == status]
+        rows = [row + ((index * 7919) % 100 / 100 - 0.5) * 0.4 for index in range(len(values))]
+        size, alpha = (16, 0.55) if status == "OK" else (36, 1.0)
+        axes.scatter(values, rows, s=size, color=_STATUS_COLOR[status], alpha=alpha, linewidths=0, zorder=3)
 
 
 def _ticks(axes: Any, row: int, values: Iterable[float], reach: float = 0.42) -> None:
