@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Callable
 
+from .firmware_versions import compare_versions as vendor_order
 from .gate_rules import is_number, validate_rule
 from .quantities import format_percent, format_value
 from .version_compare import compare_versions
@@ -273,7 +274,9 @@ def _version_at_least(value: Any, measurement: Mapping[str, Any], rule: Mapping[
         return _Verdict(UNKNOWN, "neither the measurement nor its rule says which version is required")
     required = f"{expected} or newer"
     try:
-        order = compare_versions(str(value), str(expected))
+        # Vendors' forms first (families, hexadecimal bytes); what is none of them, such as a kernel's release, in RPM's order.
+        order = vendor_order(str(value), str(expected))
+        order = compare_versions(str(value), str(expected)) if order is None else order
     except ValueError as error:
         return _Verdict(UNKNOWN, str(error), required=required)
     status = CRITICAL if order < 0 else OK
