@@ -7,6 +7,7 @@ import fcntl
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from lab import client, lifecycle, lock, packages, settings, venv
 from lab.node import Node
 from lab.podman import Podman
 from lab.power import ACTIONS, power
-from lab.shell import LabError, fail, say
+from lab.shell import LabError, fail, say, write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -60,7 +61,9 @@ def parser() -> argparse.ArgumentParser:
 def dispatch(options: argparse.Namespace) -> None:
     """Do what the command line asks for."""
     command = options.command
-    lab = settings.load(ROOT, os.environ, recorded_first=command not in {"packages", "venv", "lock", "up"})
+    # What is there decides, except where a lab is to be made.
+    record = lifecycle.recorded(ROOT)
+    lab = settings.load(ROOT, os.environ, record, recorded_first=command not in {"packages", "venv", "lock", "up"})
     if command == "packages":
         packages.ensure(ROOT / ".cache" / "apt.log")
     elif command == "venv":
@@ -99,6 +102,11 @@ def main(arguments: list[str] | None = None) -> int:
         return fail("interrupted; run the same command again to go on")
     except OSError as error:
         return fail(f"{error.strerror or error}: {error.filename or 'no file'}")
+    except Exception as error:
+        # A defect of the lab itself: what a developer needs goes to a file, a person gets a sentence.
+        report = ROOT / "lab" / ".state" / "error.log"
+        write_atomically(report, traceback.format_exc(), 0o600)
+        return fail(f"this is a defect of the lab ({type(error).__name__}: {error}): please report it with {report}")
     return 0
 
 

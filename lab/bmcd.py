@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lab.node import require_free_port
 from lab.settings import VARIABLES, Lab
-from lab.shell import LabError, last_line, run, say, sudo, write_atomically
+from lab.shell import LabError, last_line, read, run, say, sudo, write_atomically
 
 PROFILE = "ieit-nf8260g7"
 START_SECONDS = 20.0
@@ -79,10 +79,10 @@ class Bmc:
     def up(self, *, renewed: bool) -> None:
         """Bring the BMC up; ``renewed``: its certificate is new, so a running one must read it."""
         content = json.dumps(self.settings(), indent=2) + "\n"
-        if not self.configuration.exists() or self.configuration.read_text() != content:
+        if read(self.configuration) != content:
             write_atomically(self.configuration, content, 0o600)
-        wanted = content + (self.lab.state / "bmc-password").read_text() + _source_stamp(self.lab.root / "lab" / "bmc")
-        unchanged = self.stamp.exists() and self.stamp.read_text() == _digest(wanted)
+        wanted = content + read(self.lab.state / "bmc-password") + _source_stamp(self.lab.root / "lab" / "bmc")
+        unchanged = read(self.stamp) == _digest(wanted)
         running = self.pids()
         if running and unchanged and not renewed and self.answers():
             write_atomically(self.pid_file, f"{running[0]}\n", 0o644)
@@ -109,7 +109,7 @@ class Bmc:
             seen = seen or alive
             late = time.monotonic() > deadline
             if late or (seen and not alive):
-                said = last_line(self.log.read_text(errors="replace")) if self.log.exists() else "nothing"
+                said = last_line(read(self.log))
                 self.down()
                 problem = f"does not answer after {START_SECONDS:.0f} s" if late else "ended at once"
                 raise LabError(

@@ -9,7 +9,7 @@ import urllib.request
 from typing import Any
 
 from lab.settings import Lab
-from lab.shell import LabError
+from lab.shell import LabError, read
 
 QUESTION = "In one sentence: why is the sky blue?"
 TIMEOUT_SECONDS = 120
@@ -18,10 +18,9 @@ ANSWER_TOKENS = 64
 
 def _call(lab: Lab, path: str, body: dict[str, Any] | None = None) -> Any:
     url = f"http://127.0.0.1:{lab.api_port}/v1/{path}"
-    try:
-        key = (lab.state / "api-key").read_text().strip()
-    except OSError:
-        raise LabError("the lab has no API key yet: run make lab") from None
+    key = read(lab.state / "api-key").strip()
+    if not key:
+        raise LabError("the lab has no API key yet: run make lab")
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(
         url, data=data, headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"}

@@ -9,17 +9,14 @@ import sys
 from pathlib import Path
 
 from lab.settings import Lab
-from lab.shell import run, say, write_atomically
+from lab.shell import read, run, say, write_atomically
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{32,}\n")
 
 
 def ensure_secret(path: Path) -> str:
     """A random secret kept in a file of its own, mode 0600; a damaged file is replaced."""
-    try:
-        content = path.read_text()
-    except (OSError, ValueError):
-        content = ""
+    content = read(path)
     if not _SECRET.fullmatch(content):
         content = secrets.token_urlsafe(32) + "\n"
         write_atomically(path, content, 0o600)
@@ -35,7 +32,7 @@ def ensure_key(path: Path, comment: str) -> str:
         derived = run(["ssh-keygen", "-y", "-P", "", "-f", path], what="reading an SSH key", check=False)
         if derived.returncode == 0:
             line = f"{' '.join(derived.stdout.split()[:2])} {comment}\n"
-            if not public.exists() or public.read_text() != line:
+            if read(public) != line:
                 write_atomically(public, line, 0o644)
             return line.strip()
     path.unlink(missing_ok=True)
@@ -57,7 +54,7 @@ def ensure_vault(lab: Lab, bmc_password: str, api_key: str) -> None:
     stamp = lab.state / "vault.sha256"
     current = lab.vault_file.read_bytes() if lab.vault_file.is_file() else b""
     # The stamp ties the encrypted file to what went into it, so that a healthy vault costs no ansible-vault call.
-    if stamp.exists() and stamp.read_text() == _stamp(current, password, plain):
+    if read(stamp) == _stamp(current, password, plain):
         return
     say("writing the encrypted vault of inventories/lab")
     vault = Path(sys.executable).with_name("ansible-vault")

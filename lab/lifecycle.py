@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
-from lab import credentials, image, masters, model, pipconf
+from lab import credentials, image, masters, model, pipconf, settings
 from lab.bmcd import Bmc
 from lab.node import Node
 from lab.podman import Podman
@@ -24,6 +25,9 @@ def up(lab: Lab) -> None:
     podman = Podman(lab)
     node, bmc = Node(lab, podman), Bmc(lab)
     podman.prepare()
+    _refuse_second_lab(lab, podman)
+    # Noted before anything is made, so that `make clean` finds what an interrupted `make lab` left.
+    lab.write_record(_noted(lab, node))
     pip = pipconf.discover(lab.root)
     bmc_password = credentials.ensure_secret(lab.state / "bmc-password")
     api_key = credentials.ensure_secret(lab.state / "api-key")
@@ -32,18 +36,37 @@ def up(lab: Lab) -> None:
     credentials.ensure_vault(lab, bmc_password, api_key)
     source = model.ensure(lab.cache)
     node.up(pip)
-    lab.write_record(
-        {
-            "find_links": list(pip.find_links),
-            "known_hosts": str(node.known_hosts),
-            "ssh_key": str(node.key),
-            "ca_file": str(lab.state / "ca.pem"),
-            "container": lab.container,
-            "control_path_dir": str(masters.directory(lab)),
-            "model_source": str(source),
-        }
-    )
+    lab.write_record({**_noted(lab, node), "find_links": list(pip.find_links), "model_source": str(source)})
     bmc.up(renewed=renewed)
+
+
+def _noted(lab: Lab, node: Node) -> dict[str, object]:
+    return {
+        "known_hosts": str(node.known_hosts),
+        "ssh_key": str(node.key),
+        "ca_file": str(lab.state / "ca.pem"),
+        "container": lab.container,
+        "control_path_dir": str(masters.directory(lab)),
+    }
+
+
+def recorded(root: Path) -> dict[str, Any]:
+    """Settings of the lab that this checkout has: as noted, or where the note is gone, as its container says."""
+    record = settings.read_record(root)
+    if record or not (root / "lab" / ".state").is_dir() or not which("podman"):
+        return record
+    podman = Podman(settings.load(root, {}, {}))
+    podman.prepare()
+    return next(filter(None, map(settings.sound, podman.nodes_of(root).values())), {})
+
+
+def _refuse_second_lab(lab: Lab, podman: Podman) -> None:
+    others = [name for name in podman.nodes_of(lab.root) if name != lab.container]
+    if others:
+        raise LabError(
+            f"this checkout already has a lab, the node {others[0]}, and was asked for {lab.container}: run make clean first, or use a "
+            "checkout of its own for each lab"
+        )
 
 
 def down(lab: Lab) -> None:

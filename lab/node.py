@@ -14,9 +14,9 @@ from pathlib import Path
 
 from lab import credentials, image
 from lab.pipconf import PipConfiguration
-from lab.podman import Podman
+from lab.podman import CHECKOUT_LABEL, SETTINGS_LABEL, Podman
 from lab.settings import VARIABLES, Lab
-from lab.shell import LabError, last_line, run, say, write_atomically
+from lab.shell import LabError, last_line, read, run, say, write_atomically
 
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy")
 
@@ -91,7 +91,7 @@ class Node:
         credentials.ensure_key(self.key, f"ops@{self.lab.container}")
         public = credentials.ensure_key(self.host_key, self.lab.container)
         line = f"{self.lab.container} {public}\n"
-        if not self.known_hosts.exists() or self.known_hosts.read_text() != line:
+        if read(self.known_hosts) != line:
             write_atomically(self.known_hosts, line, 0o644)
 
     # -- files laid into the container --------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Node:
         """Put the files into the container; the stamp to write when they have taken effect, None where they had before."""
         laid = self.files(pip)
         digest = hashlib.sha256(repr([container_id, sorted(laid.items())]).encode()).hexdigest()
-        if self.stamp.exists() and self.stamp.read_text() == digest:
+        if read(self.stamp) == digest:
             return None
         self.podman("cp", "-", f"{self.lab.container}:/", what="laying files into the node", stdin=tar_of(laid))
         return digest
@@ -149,24 +149,23 @@ class Node:
 
     def labels(self, pip: PipConfiguration) -> dict[str, str]:
         """What cannot be changed once the container is made."""
-        settings = {"ssh_port": self.lab.ssh_port, "api_port": self.lab.api_port}
         return {
-            "plumbline.checkout": str(self.lab.root),
-            "plumbline.settings": json.dumps(settings, sort_keys=True),
+            CHECKOUT_LABEL: str(self.lab.root),
+            SETTINGS_LABEL: json.dumps(self.lab.settings(), sort_keys=True),
             "plumbline.mounts": json.dumps(pip.mounts),
         }
 
     def _require_same_lab(self, labels: dict[str, str], pip: PipConfiguration) -> None:
         wanted = self.labels(pip)
-        owner = labels.get("plumbline.checkout")
-        if owner != wanted["plumbline.checkout"]:
+        owner = labels.get(CHECKOUT_LABEL)
+        if owner != str(self.lab.root):
             whose = f"belongs to the checkout {owner}" if owner else "was not made by this lab"
             raise LabError(
                 f"a container named {self.lab.container} exists and {whose}: choose another name (make lab LAB_NAME=my-lab and other "
                 "ports), or take that one down first"
             )
-        if labels.get("plumbline.settings") != wanted["plumbline.settings"]:
-            was = json.loads(labels.get("plumbline.settings", "{}"))
+        was = json.loads(labels.get(SETTINGS_LABEL, "{}"))
+        if (was.get("ssh_port"), was.get("api_port")) != (self.lab.ssh_port, self.lab.api_port):
             raise LabError(
                 f"the node {self.lab.container} was made with the ports {was.get('ssh_port')} (SSH) and {was.get('api_port')} (API), "
                 f"asked for {self.lab.ssh_port} and {self.lab.api_port}: run make clean first, which discards the node"
@@ -179,8 +178,12 @@ class Node:
         if not self.podman.succeeds("network", "exists", self.lab.name):
             self.podman("network", "create", "--disable-dns", self.lab.name, what="making the lab's network")
         words = ["create", "--name", self.lab.container, "--hostname", "lab-node1", "--network", self.lab.name]
-        # Private cgroups must be asked for, or systemd's units get none of their own where the machine still has cgroup v1.
-        words += ["--privileged", "--systemd=always", "--cgroupns=private", "--shm-size=2g", "--restart=on-failure"]
+        words += ["--privileged", "--shm-size=2g", "--restart=on-failure:20"]
+        # What podman does for systemd (--systemd=always), without the bind mount of the machine's own systemd hierarchy that
+        # it adds where cgroup v1 is left: two nodes would manage each other's services in it. A private cgroup namespace
+        # alone gives systemd a tree of its own on every layout.
+        words += ["--systemd=false", "--cgroupns=private", "--stop-signal=SIGRTMIN+3", "--env", "container=podman"]
+        words += ["--tmpfs", "/run:rw,nosuid,nodev,mode=755", "--tmpfs", "/run/lock:rw,nosuid,nodev,noexec,size=5m"]
         # The API keeps its number inside and outside, so that one address is right for the node and for this machine.
         for outside, inside in ((self.lab.ssh_port, 22), (self.lab.api_port, self.lab.api_port)):
             words += ["--publish", f"127.0.0.1:{outside}:{inside}"]
@@ -209,7 +212,7 @@ class Node:
         found = self.podman.inspect(self.lab.container)
         if found is None:
             return False
-        owner = (found["Config"]["Labels"] or {}).get("plumbline.checkout")
+        owner = (found["Config"]["Labels"] or {}).get(CHECKOUT_LABEL)
         if owner != str(self.lab.root):
             say(f"note: {self.lab.container} belongs to {owner or 'something else'} and is left alone")
             return False

@@ -47,7 +47,11 @@ class PipConfiguration:
         for option, value in sorted(self.options.items()):
             words = value.split()
             # A word alone stays on its line: pip 23.0 (Debian 12) takes the line break into a boolean's value and refuses it.
-            lines.append(f"{option} = {words[0]}" if len(words) == 1 else f"{option} =" + "".join(f"\n    {word}" for word in words))
+            lines.append(
+                f"{option} = {words[0]}"
+                if len(words) == 1
+                else f"{option} =" + "".join(f"\n    {word}" for word in words)
+            )
         return "\n".join(lines) + "\n"
 
 

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from lab.settings import Lab
-from lab.shell import LabError, last_line, run, sudo, which, write_atomically
+from lab.shell import LabError, last_line, read, run, sudo, which, write_atomically
+
+# On every node: whose it is, and with which settings it was made.
+CHECKOUT_LABEL = "plumbline.checkout"
+SETTINGS_LABEL = "plumbline.settings"
 
 
 def containers_conf(runtime: str, *, systemd_host: bool, unified_cgroups: bool) -> str:
@@ -53,7 +57,7 @@ class Podman:
             systemd_host=Path("/run/systemd/system").is_dir(),
             unified_cgroups=Path("/sys/fs/cgroup/cgroup.controllers").exists(),
         )
-        if not self.configuration.exists() or self.configuration.read_text() != content:
+        if read(self.configuration) != content:
             write_atomically(self.configuration, content, 0o644)
 
     def command(self, *words: str | Path) -> list[str]:
@@ -86,3 +90,17 @@ class Podman:
         raise LabError(
             f"podman does not work here: {last_line(done.stderr)} (tried: podman container inspect {container})"
         )
+
+    def nodes_of(self, root: Path) -> dict[str, dict[str, Any]]:
+        """Name -> settings of every node that this checkout made, whatever it was called."""
+        listed = self(
+            *("ps", "--all", "--filter", f"label={CHECKOUT_LABEL}={root}", "--format", "json"), what="listing the nodes"
+        )
+        found = {}
+        for entry in json.loads(listed or "[]") or []:
+            try:
+                settings = json.loads((entry.get("Labels") or {}).get(SETTINGS_LABEL, "{}"))
+            except ValueError:
+                settings = {}
+            found[str(entry["Names"][0])] = settings if isinstance(settings, dict) else {}
+        return found

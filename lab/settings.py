@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.shell import LabError, write_atomically
+from lab.shell import LabError, read, write_atomically
 
 DEFAULTS: dict[str, Any] = {"name": "plumbline-lab", "ssh_port": 2222, "api_port": 8000, "bmc_port": 8443}
 VARIABLES = {"name": "LAB_NAME", "ssh_port": "LAB_SSH_PORT", "api_port": "LAB_API_PORT", "bmc_port": "LAB_BMC_PORT"}
@@ -63,19 +63,23 @@ class Lab:
     def write_record(self, extra: Mapping[str, Any]) -> None:
         """Note the settings and whatever else the inventory reads."""
         content = json.dumps({**self.settings(), **extra}, indent=2, sort_keys=True) + "\n"
-        if not self.record.exists() or self.record.read_text() != content:
+        if read(self.record) != content:
             write_atomically(self.record, content, 0o600)
+
+
+def sound(found: Any) -> dict[str, Any]:
+    """Recorded settings with every name and type as it should be; anything else becomes empty."""
+    if not isinstance(found, dict) or any(type(found.get(key)) is not type(value) for key, value in DEFAULTS.items()):
+        return {}
+    return {key: found[key] for key in DEFAULTS}
 
 
 def read_record(root: Path) -> dict[str, Any]:
     """The settings noted by the last ``up``; empty when there are none or the file is damaged."""
     try:
-        found = json.loads((root / "lab" / ".state" / "lab.json").read_text())
-    except (OSError, ValueError):
+        return sound(json.loads(read(root / "lab" / ".state" / "lab.json")))
+    except ValueError:
         return {}
-    if not isinstance(found, dict) or any(type(found.get(key)) is not type(value) for key, value in DEFAULTS.items()):
-        return {}
-    return found
 
 
 def _port(variable: str, text: str) -> int:
@@ -84,12 +88,11 @@ def _port(variable: str, text: str) -> int:
     return int(text)
 
 
-def load(root: Path, environ: Mapping[str, str], *, recorded_first: bool = False) -> Lab:
+def load(root: Path, environ: Mapping[str, str], record: Mapping[str, Any], *, recorded_first: bool = False) -> Lab:
     """Settings from the environment, else as recorded, else the defaults.
 
     ``recorded_first`` is for taking the lab down: what is running counts then, not what the next one should be.
     """
-    record = read_record(root)
     values: dict[str, Any] = {}
     for key, variable in VARIABLES.items():
         given = environ.get(variable, "")

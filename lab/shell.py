@@ -123,6 +123,14 @@ def run_long(
         raise LabError(f"{what} failed: {tail} (exit status {process.returncode}; everything it said: {log})")
 
 
+def read(path: Path) -> str:
+    """Content of a small file of the lab; empty where it is missing or damaged, so that it is simply made again."""
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def write_atomically(path: Path, content: str | bytes, mode: int) -> None:
     """Replace a file in one step, so that a reader or a crash never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from lab.shell import run, run_long, say, write_atomically
+from lab.shell import read, run, run_long, say, write_atomically
 
 MINIMUM = (3, 11)
 
@@ -23,7 +23,7 @@ def ensure(root: Path, lock_name: str) -> None:
     stamp = venv / f".{lock_name}.sha256"
     python = venv / "bin" / "python"
     wanted = stamp_of(lock, sys.version)
-    if stamp.exists() and stamp.read_text() == wanted and python.exists():
+    if read(stamp) == wanted and python.exists():
         return
     if python.exists():
         version = run([python, "-c", "import sys; print(sys.version)"], what="asking .venv", check=False).stdout.strip()
