@@ -101,7 +101,12 @@ def _repeat(where: str, repeat: Any) -> list[str]:
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a finite number (a boolean is none)."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond what a float holds
+        return False
 
 
 def _is_count(value: Any) -> bool:

@@ -188,8 +188,8 @@ def _numeric(value: Any, measurement: Mapping[str, Any]) -> str:
     """Return why a value is no figure to judge, or an empty text."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return f"a number was expected, '{format_value(value)}' was found"
-    if not math.isfinite(value):
-        return f"a finite number was expected, {value} was found"
+    if not is_number(value):
+        return f"a finite number was expected, {format_value(value)} was found"
     if value < 0 and str(measurement.get("unit") or "") not in _MAY_BE_NEGATIVE:
         return f"{format_value(value, str(measurement.get('unit') or ''))} is below zero, which cannot be"
     return ""
@@ -344,6 +344,8 @@ def _jsonable(value: Any) -> Any:
     """Return what JSON can hold; NaN and infinity become text, so that the figure is not lost."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, int) and not isinstance(value, bool) and not is_number(value):
+        return format_value(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):

@@ -23,8 +23,11 @@ def format_value(value: Any, unit: str = "") -> str:  # noqa: PLR0911 - one line
         return _shorten(", ".join(format_value(item, unit) for item in value)) or "an empty list"
     if not isinstance(value, (int, float)):
         return _shorten(str(value)) or "an empty text"
-    if not math.isfinite(value):
-        return str(float(value))
+    try:
+        if not math.isfinite(value):
+            return str(float(value))
+    except OverflowError:
+        return "a number beyond 1e308"
     if unit == "s":
         return format_seconds(float(value))
     if unit == "fraction":

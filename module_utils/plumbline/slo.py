@@ -16,8 +16,12 @@ PERCENTILES = ("p50", "p90", "p99")
 _LATENCIES = ("time_to_first_token", "end_to_end_latency")
 DEFAULT_WARN_AT = 0.9
 
-REQUIRED_FIELDS = ("prompt_tokens", "completion_tokens", "decode_tokens_per_second", "maximum_error_fraction")
+DEFAULT_RATE_FRACTION = 0.9
+
+REQUIRED_FIELDS = ("prompt_tokens", "completion_tokens")
 OPTIONAL_FIELDS = (
+    "decode_tokens_per_second",
+    "maximum_error_fraction",
     "request_rate_per_second",
     "minimum_request_rate_fraction",
     "minimum_throughput_tokens_per_second",
@@ -35,8 +39,10 @@ def validate_slo(slo: Any) -> list[str]:
     problems = [f"gates_slo: {field} is missing" for field in REQUIRED_FIELDS if field not in slo]
     known = (*REQUIRED_FIELDS, *OPTIONAL_FIELDS)
     problems += [f"gates_slo: {field} is unknown; it takes {', '.join(known)}" for field in slo if field not in known]
-    problems += [problem for field in known if field in slo and (problem := _field_problem(field, slo[field]))]
-    return problems or _contradictions(slo)
+    wrong = {field: problem for field in known if field in slo and (problem := _field_problem(field, slo[field]))}
+    # The arithmetic goes on with what is sound, so that one run names everything.
+    sound = {field: value for field, value in slo.items() if field in known and field not in wrong}
+    return [*problems, *wrong.values(), *_contradictions(sound)]
 
 
 def _field_problem(field: str, value: Any) -> str:
@@ -58,40 +64,52 @@ def _contradictions(slo: Mapping[str, Any]) -> list[str]:
     for latency in _LATENCIES:
         bounds = [(p, slo[f"{latency}_{p}_seconds"]) for p in PERCENTILES if f"{latency}_{p}_seconds" in slo]
         problems += [
-            f"gates_slo contradicts itself: {latency}_{low} {_seconds(low_bound)} lies above {latency}_{high}"
-            f" {_seconds(high_bound)}, but a higher percentile is never faster"
+            f"gates_slo contradicts itself: {_bound(f'{latency}_{low}_seconds', low_bound)} lies above"
+            f" {_bound(f'{latency}_{high}_seconds', high_bound)}, but a higher percentile is never faster"
             for (low, low_bound), (high, high_bound) in zip(bounds, bounds[1:])
             if low_bound > high_bound
         ]
-    tokens, rate = slo["completion_tokens"], slo["decode_tokens_per_second"]
+    return [*problems, *_impossible_latencies(slo), *_impossible_throughput(slo)]
+
+
+def _impossible_latencies(slo: Mapping[str, Any]) -> list[str]:
+    tokens, rate = slo.get("completion_tokens"), slo.get("decode_tokens_per_second")
+    if tokens is None or rate is None:
+        return []
+    problems = []
     # The first token comes with the time to first token; the others follow at the decode rate.
     decode = (tokens - 1) / rate
     speech = f"{format_number(tokens)} tokens at {format_number(rate)} tokens/s take {_seconds(decode)}"
     for percentile in PERCENTILES:
-        bound = slo.get(f"end_to_end_latency_{percentile}_seconds")
+        name = f"end_to_end_latency_{percentile}_seconds"
+        bound = slo.get(name)
         if bound is None:
             continue
-        first = slo.get(f"time_to_first_token_{percentile}_seconds", 0)
+        first_name = f"time_to_first_token_{percentile}_seconds"
+        first = slo.get(first_name, 0)
         if decode > bound:
             problems.append(
-                f"gates_slo contradicts itself: {speech}, so no request can end within the"
-                f" {_seconds(bound)} of end_to_end_latency_{percentile}_seconds;"
+                f"gates_slo contradicts itself: {speech}, so no request can end within {_bound(name, bound)};"
                 " promise fewer tokens, a faster decode or a longer latency"
             )
         elif first + decode > bound:
             problems.append(
-                f"gates_slo contradicts itself: {speech} after the first, which may take {_seconds(first)}"
-                f" (time_to_first_token_{percentile}_seconds): {_seconds(first + decode)} in all, more than the"
-                f" {_seconds(bound)} of end_to_end_latency_{percentile}_seconds"
+                f"gates_slo contradicts itself: {speech} after the first, which may take {_bound(first_name, first)};"
+                f" {_seconds(first + decode)} in all are more than {_bound(name, bound)}"
             )
-    throughput, requests = slo.get("minimum_throughput_tokens_per_second"), slo.get("request_rate_per_second")
-    if throughput is not None and requests is not None and throughput > requests * tokens:
-        problems.append(
-            f"gates_slo contradicts itself: {format_number(requests)} requests/s (request_rate_per_second) of"
-            f" {format_number(tokens)} tokens each ask for {format_number(requests * tokens)} tokens/s, so"
-            f" minimum_throughput_tokens_per_second {format_number(throughput)} cannot be reached"
-        )
     return problems
+
+
+def _impossible_throughput(slo: Mapping[str, Any]) -> list[str]:
+    throughput, requests = slo.get("minimum_throughput_tokens_per_second"), slo.get("request_rate_per_second")
+    tokens = slo.get("completion_tokens")
+    if throughput is None or requests is None or tokens is None or throughput <= requests * tokens:
+        return []
+    return [
+        f"gates_slo contradicts itself: {format_number(requests)} requests/s (request_rate_per_second) of"
+        f" {format_number(tokens)} tokens each ask for {format_number(requests * tokens)} tokens/s, so"
+        f" minimum_throughput_tokens_per_second {format_number(throughput)} cannot be reached"
+    ]
 
 
 def rules_of_slo(slo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -120,7 +138,7 @@ def rules_of_slo(slo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     rate = slo.get("request_rate_per_second")
     rules["achieved_request_rate"] = _rule(
         "minimum",
-        None if rate is None else rate * slo.get("minimum_request_rate_fraction", 0.9),
+        None if rate is None else rate * slo.get("minimum_request_rate_fraction", DEFAULT_RATE_FRACTION),
         1.0,
         unit="requests/s",
         title="achieved request rate",
@@ -128,7 +146,7 @@ def rules_of_slo(slo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     )
     rules["request_error_fraction"] = _rule(
         "maximum",
-        slo["maximum_error_fraction"],
+        slo.get("maximum_error_fraction", 0),
         1.0,
         unit="fraction",
         title="requests that failed",
@@ -142,6 +160,11 @@ def _rule(kind: str, bound: Any, margin: float, *, unit: str, title: str, cause:
         return {"kind": "record", "unit": unit, "title": title}
     warn = bound * margin if kind == "maximum" else bound / margin
     return {"kind": kind, "warn": warn, "fail": bound, "unit": unit, "title": title, "cause": cause}
+
+
+def _bound(name: str, value: float) -> str:
+    """Return a field as the file has it, and as people read it."""
+    return f"{name} {format_number(value)} ({_seconds(value)})"
 
 
 def _seconds(value: float) -> str:

@@ -114,13 +114,13 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "dict": lambda value: isinstance(value, Mapping),
 }
 _NAMES: Mapping[str, str] = {
-    "str": "a text",
-    "path": "a path",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
+    "str": "a text (str)",
+    "path": "a path (str)",
+    "int": "a whole number (int)",
+    "float": "a number (float)",
+    "bool": "true or false (bool)",
     "list": "a list",
-    "dict": "a mapping",
+    "dict": "a mapping (dict)",
 }
 
 
