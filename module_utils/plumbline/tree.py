@@ -74,6 +74,14 @@ class Tree:
         except OSError:
             return None
 
+    def uptime_seconds(self) -> float | None:
+        """Seconds since the kernel booted."""
+        words = (self.text("/proc/uptime") or "").split()
+        try:
+            return float(words[0]) if words else None
+        except ValueError:
+            return None
+
 
 def parse_cpu_list(text: str | None) -> list[int]:
     """CPU numbers of a kernel list such as `0-3,8,10-14:1/2`; what is malformed is left out."""
