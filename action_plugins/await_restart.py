@@ -11,6 +11,22 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 display = Display()
+# What Ansible adds to a module's own result.
+_NOT_FACTS = {
+    "ansible_facts",
+    "changed",
+    "deprecations",
+    "failed",
+    "invocation",
+    "module_stderr",
+    "module_stdout",
+    "rc",
+    "stderr",
+    "stderr_lines",
+    "stdout",
+    "stdout_lines",
+    "warnings",
+}
 
 
 class ActionModule(ActionBase):
@@ -77,7 +93,7 @@ class ActionModule(ActionBase):
             self._connection._shell.tmpdir = None
         if answer.get("failed") or answer.get("unreachable") or "boot_identity" not in answer:
             return {}, _first_line(answer.get("msg") or answer.get("module_stderr") or "the node did not answer")
-        return {key: value for key, value in answer.items() if key not in ("changed", "failed", "invocation")}, ""
+        return {key: value for key, value in answer.items() if key not in _NOT_FACTS and not key.startswith("_")}, ""
 
 
 def _first_line(text: Any) -> str:

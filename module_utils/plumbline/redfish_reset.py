@@ -12,7 +12,10 @@ from .redfish_connection import RedfishError
 
 ON, OFF = "On", "Off"
 # BootProgress.LastState once the firmware has handed over.
-_PAST_POST = {"OSBootStarted", "OSRunning", "SystemHardwareInitializationComplete", "SetupEntered"}
+_PAST_POST = {"OSBootStarted", "OSRunning", "SetupEntered"}
+# The last state that some BMCs report; on others it is the last part of POST, so it counts only when it stays.
+_MAYBE_PAST_POST = {"SystemHardwareInitializationComplete", "OEM"}
+_STAYS_SECONDS = 60.0
 _POLL_SECONDS = 2.0
 
 
@@ -28,6 +31,7 @@ class PowerRequest:
     system_id: str = ""
     check_mode: bool = False
     poll_seconds: float = _POLL_SECONDS
+    stays_seconds: float = _STAYS_SECONDS
 
 
 @dataclass
@@ -222,10 +226,17 @@ class Resetter:
         if not self.request.wait_post:
             return
         deadline = time.monotonic() + self.request.wait_timeout_seconds
+        maybe_since: float | None = None
         while True:
             machine = self._peek()
             boot = machine.boot if machine else ""
-            if machine is not None and (not boot or boot in _PAST_POST or boot == "OEM"):
+            if machine is not None and (not boot or boot in _PAST_POST):
+                return
+            if boot not in _MAYBE_PAST_POST:
+                maybe_since = None
+            elif maybe_since is None:
+                maybe_since = time.monotonic()
+            elif time.monotonic() - maybe_since > self.request.stays_seconds:
                 return
             if time.monotonic() > deadline:
                 raise RedfishError(
