@@ -283,6 +283,8 @@ class Power:
             LOG.warning("%s", error)
             self.last_error = str(error)
             return
+        if seen is None and force:  # no node to ask: what the state says is all there is
+            seen = self.state != "Off", ""
         if seen is None or (self.busy and not force):
             return
         is_on, identity = seen
@@ -294,7 +296,7 @@ class Power:
             self.hooks.log("OK", "The host restarted by itself")
         if is_on:
             self._data["identity"] = identity
-        if is_on != was_on or restarted:
+        if is_on != was_on or restarted or force:
             self._set(state="On" if is_on else "Off", boot="OSRunning" if is_on else "None")
 
     async def start(self) -> None:

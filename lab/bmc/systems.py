@@ -79,6 +79,7 @@ class SystemResources:
                 "Health": "OK",
                 "HealthRollup": "OK",
             },
+            "PowerRestorePolicy": "LastState",
             "Boot": self.service.boot,
             "AssetTag": self.service.state.data.get("asset_tag", described.get("AssetTag", "")),
             "IndicatorLED": self.service.state.data.get("indicator_led", "Off"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import requests
+
 from lab.bmc.testing import RunningBmc
 
 TIMEOUT_SECONDS = 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from lab.bmc import profile
 from lab.bmc.registry import AttributeRegistry, build_registry, complete
 
@@ -105,9 +106,7 @@ def test_terms_are_joined_as_the_registry_says(terms: tuple[str, str], values: d
         {"MapFromAttribute": "b", "MapFromCondition": "GEQ", "MapFromValue": 2, "MapTerms": terms[1]},
     ]
     dependency = {"MapFrom": conditions, "MapToAttribute": "c", "MapToProperty": "ReadOnly", "MapToValue": True}
-    document = {
-        "RegistryEntries": {"Attributes": [], "Dependencies": [{"Type": "Map", "Dependency": dependency}]}
-    }
+    document = {"RegistryEntries": {"Attributes": [], "Dependencies": [{"Type": "Map", "Dependency": dependency}]}}
     assert bool(AttributeRegistry(document).lock_reason("c", values)) is expected
 
 
@@ -125,7 +124,11 @@ def test_numbered_registries_are_read_and_written_by_display_text() -> None:
 
 def test_a_cut_registry_is_completed_from_values_and_dependencies() -> None:
     document = build_registry({"Id": "C"}, ITEMS[:1])
-    complete(document, [{"name": "Extra", "values": ["a", "b"]}], {"Turbo": "Off", "Count": 3, "Free": "text", "E": "Enabled"})
+    complete(
+        document,
+        [{"name": "Extra", "values": ["a", "b"]}],
+        {"Turbo": "Off", "Count": 3, "Free": "text", "E": "Enabled"},
+    )
     entries = AttributeRegistry(document).entries
     assert [one["ValueName"] for one in entries["Turbo"]["Value"]] == ["Off", "On"]
     assert entries["Count"]["Type"] == "Integer"
@@ -139,8 +142,10 @@ def test_the_captured_registry_of_hpe_locks_by_its_own_dependencies() -> None:
     registry, values = loaded.registry, loaded.initial
     assert len(registry.dependencies) == 738
     assert values["WorkloadProfile"] == "I/OThroughput"
-    assert "WorkloadProfile" in registry.lock_reason("MinProcIdlePower", values)
-    assert registry.lock_reason("MinProcIdlePower", {**values, "WorkloadProfile": "Custom"}) == ""
+    assert registry.lock_reason("UncoreFreqScaling", values) == "locked because WorkloadProfile is I/OThroughput"
+    assert registry.lock_reason("MinProcIdlePower", values) == ""  # this profile leaves it free
+    assert registry.lock_reason("MinProcIdlePower", {**values, "WorkloadProfile": "LowLatency"})
+    assert registry.lock_reason("UncoreFreqScaling", {**values, "WorkloadProfile": "Custom"}) == ""
     low = registry.consequences(["WorkloadProfile"], {**values, "WorkloadProfile": "LowLatency"})
     assert low["MinProcIdlePower"] == "NoCStates"
 
