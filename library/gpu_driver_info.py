@@ -1,0 +1,218 @@
+#!/usr/bin/python
+# Copyright (c) The Plumbline founders
+# SPDX-License-Identifier: Apache-2.0
+"""Ansible module: the NVIDIA driver of a node beside the one that is wanted."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_driver_info
+short_description: Observe a node's NVIDIA driver, compare it with a wish, and measure its health
+description:
+  - Finds the GPUs on the PCI bus, so it needs no driver. Reads the loaded module, the module of the kernel that boots next, packages,
+    module options, Secure Boot, C(nvidia-smi -q -x) (schemas v10 to v13) and the Xids in the kernel log of this boot.
+  - Says what differs from the wish, what forbids to go on, and what to give to the package manager. Changes nothing.
+author:
+  - The Plumbline founders
+options:
+  packages:
+    description: Packages that make up the driver. The first one carries the driver's version.
+    type: list
+    elements: str
+    default: []
+  version:
+    description: The wanted version (V(535.261.03)) or branch (V(535)), quoted. Empty takes any.
+    type: raw
+    default: ""
+  module_options:
+    description:
+      - Options of the driver's kernel module, each checked against C(modinfo -p) of the module that is built for the next kernel.
+        V(null) leaves one alone.
+    type: dict
+    default: {}
+  hold:
+    description: Whether the packages are to be held, so that an unattended upgrade does not replace them under a loaded module.
+    type: bool
+    default: true
+  cuda_version:
+    description: The CUDA release that the engine was built for, quoted. Empty checks nothing.
+    type: raw
+    default: ""
+  can_install:
+    description: Whether the caller can install a driver on this distribution.
+    type: bool
+    default: true
+  distribution:
+    description: Name of the distribution, for messages.
+    type: str
+    default: this distribution
+  root:
+    description: Directory that stands for C(/). Below another one no command runs.
+    type: path
+    default: /
+attributes:
+  check_mode:
+    description: Observes only, so check mode is the same as a normal run.
+    support: full
+  diff_mode:
+    description: Changes nothing.
+    support: none
+"""
+
+EXAMPLES = r"""
+- name: The driver is known
+  plumbline.plumbline.gpu_driver_info:
+    packages: [nvidia-kernel-dkms, nvidia-smi]
+    version: "535"
+    module_options: {NVreg_EnablePCIERelaxedOrderingMode: 1}
+  register: driver
+
+- name: Nothing forbids to go on
+  ansible.builtin.assert:
+    that: driver.problems | length == 0
+    fail_msg: "{{ driver.problems | join('; ') }}"
+"""
+
+RETURN = r"""
+seen:
+  description:
+    - What the node says. C(gpus) and C(nvswitches) (PCI addresses), C(running_kernel), C(next_kernel), C(loaded_version),
+      C(loaded_open), C(loaded_parameters), C(module_name), C(module_file), C(module_version), C(module_signer),
+      C(module_parameters) (V(null) when they could not be asked for), C(packages), C(available), C(headers_installed),
+      C(secure_boot) (V(enabled), V(disabled), V(unsupported), V(unknown)), C(nouveau_loaded).
+  returned: always
+  type: dict
+  sample: {gpus: ["0000:17:00.0"], loaded_version: 535.261.03, module_name: nvidia-current, secure_boot: disabled}
+differences:
+  description: What differs from the wish, out of V(packages), V(module), V(hold), V(modprobe), V(initramfs).
+  returned: always
+  type: list
+  elements: str
+  sample: [modprobe, initramfs]
+problems:
+  description: Sentences, each of which forbids to go on.
+  returned: always
+  type: list
+  elements: str
+  sample: []
+left_alone:
+  description: Whether a driver from elsewhere runs in the wanted version, so that no package is touched.
+  returned: always
+  type: bool
+  sample: false
+install:
+  description: What to give to the package manager.
+  returned: always
+  type: list
+  elements: str
+  sample: [nvidia-kernel-dkms=535.261.03-1, nvidia-smi=535.261.03-1]
+modprobe_file:
+  description: Path of the file for modprobe.
+  returned: always
+  type: str
+  sample: /etc/modprobe.d/95-plumbline-nvidia.conf
+modprobe_content:
+  description: What it should hold; empty when there should be none.
+  returned: always
+  type: str
+  sample: "blacklist nouveau\n"
+restart_due:
+  description: Whether the module or its options were written after the machine booted.
+  returned: always
+  type: bool
+  sample: false
+smi:
+  description:
+    - C(driver_version), C(cuda_version), C(schema), C(warnings) and C(gpus); V(null) when nvidia-smi does not answer. Units are in
+      the names; what a GPU does not tell is V(null).
+  returned: always
+  type: dict
+  sample: {driver_version: 535.261.03, cuda_version: "12.2", schema: 12, warnings: [], gpus: []}
+smi_problem:
+  description: One sentence why nvidia-smi does not answer.
+  returned: always
+  type: str
+  sample: ""
+xids:
+  description: Errors since boot, with C(address), C(code), C(count), C(application), C(switch), C(meaning), C(first).
+  returned: always
+  type: list
+  elements: dict
+  sample: []
+measurements:
+  description: Measurements for the gate, one C(gpu_driver) that is skipped on a node without an NVIDIA device.
+  returned: always
+  type: list
+  elements: dict
+  sample: [{name: gpu_driver, scope: nvidia-smi, value: true, expected: true}]
+"""
+
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_driver import (
+    ask_driver,
+    kernel_log,
+    observe,
+)
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_driver_measurements import (
+    absent,
+    measurements,
+)
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_driver_plan import DriverWish, make_plan
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.tree import Tree
+
+ARGUMENT_SPEC: dict[str, Any] = {
+    "packages": {"type": "list", "elements": "str", "default": []},
+    "version": {"type": "raw", "default": ""},
+    "module_options": {"type": "dict", "default": {}},
+    "hold": {"type": "bool", "default": True},
+    "cuda_version": {"type": "raw", "default": ""},
+    "can_install": {"type": "bool", "default": True},
+    "distribution": {"type": "str", "default": "this distribution"},
+    "root": {"type": "path", "default": "/"},
+}
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    params = module.params
+    tree = Tree(params["root"])
+    problem = tree.problem()
+    for name in ("version", "cuda_version"):
+        value = params[name]
+        if isinstance(value, float):
+            problem = (
+                f"{name}: expected a version in quotes, found the number {value}: quote it (12.10 unquoted is 12.1)"
+            )
+    if problem:
+        module.fail_json(msg=problem)
+
+    def run(command: list[str]) -> tuple[int, str, str]:
+        # Some of these exist on few machines, and live where a user's PATH does not lead.
+        binary = module.get_bin_path(command[0], opt_dirs=["/sbin", "/usr/sbin", "/usr/local/sbin"])
+        if binary is None:
+            return 127, "", f"{command[0]} is not installed"
+        status, out, err = module.run_command([binary, *command[1:]], environ_update={"LC_ALL": "C.UTF-8"})
+        return int(status), str(out), str(err)
+
+    runner = run if tree.is_live else None
+    wish = DriverWish(
+        packages=params["packages"],
+        version=str(params["version"] or ""),
+        hold=params["hold"],
+        module_options=params["module_options"] or {},
+        cuda_version=str(params["cuda_version"] or ""),
+        can_install=params["can_install"],
+        distribution=params["distribution"],
+    )
+    seen = observe(tree, runner, wish.packages)
+    plan = make_plan(tree, seen, wish)
+    answer = ask_driver(runner)
+    log = kernel_log(runner)
+    measured = measurements(seen, answer, log, wish) if seen["gpus"] else absent("no NVIDIA device on the PCI bus")
+    module.exit_json(changed=False, seen=seen, xids=log[0], measurements=measured, **plan, **answer)
+
+
+if __name__ == "__main__":
+    main()

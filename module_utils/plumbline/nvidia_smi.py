@@ -1,0 +1,160 @@
+"""Reads what `nvidia-smi -q -x` prints, in its schemas v10 to v13; whatever is missing or N/A is `None`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+# A machine with 16 GPUs prints about 1 MB; more is no answer of nvidia-smi.
+_LONGEST = 32 * 1024 * 1024
+_ADDRESS = re.compile(r"^([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$")
+_MIB = 1024 * 1024
+# Fields that say that memory waits for a reset to be repaired, or cannot be: path, what it means.
+_REPAIRS = (
+    ("retired_pages/pending_retirement", "page retirement pending"),
+    ("retired_pages/pending_blacklist", "page retirement pending"),
+    ("remapped_rows/remapped_row_pending", "row remap pending"),
+    ("remapped_rows/remapped_row_failure", "row remap failed"),
+    ("ecc_errors/channel_repair_pending", "channel repair pending"),
+    ("ecc_errors/tpc_repair_pending", "TPC repair pending"),
+    ("ecc_errors/unrepairable_memory", "memory that cannot be repaired"),
+)
+
+
+class SmiError(ValueError):
+    """The text is no answer of nvidia-smi; one sentence says what it is instead."""
+
+
+def parse_smi(text: str) -> dict[str, Any]:
+    """The driver's version, CUDA's, the GPUs, and what nvidia-smi printed around its answer. Raises SmiError.
+
+    Returns `schema`, `driver_version`, `cuda_version`, `attached_gpus`, `warnings` (lines outside the XML) and `gpus`.
+    """
+    if len(text) > _LONGEST:
+        raise SmiError(f"nvidia-smi printed {len(text)} characters, more than any machine has to say")
+    begin, end = text.find("<nvidia_smi_log"), text.rfind("</nvidia_smi_log>")
+    if begin < 0 or end < begin:
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+        raise SmiError(f"nvidia-smi -q -x printed no XML but {first[:200]!r}")
+    end += len("</nvidia_smi_log>")
+    try:
+        # From the root element on: no document type, so there are no entities to expand.
+        root = ElementTree.fromstring(text[begin:end])  # noqa: S314
+    except (ElementTree.ParseError, ValueError) as error:
+        raise SmiError(f"nvidia-smi -q -x printed XML that cannot be read ({error})") from None
+    schema = re.search(r"nvsmi_device_v(\d+)\.dtd", text[:begin])
+    around = (text[:begin] + "\n" + text[end:]).splitlines()
+    return {
+        "schema": int(schema.group(1)) if schema else None,
+        "driver_version": _value(root, "driver_version"),
+        "cuda_version": _value(root, "cuda_version"),
+        "attached_gpus": _integer(root, "attached_gpus"),
+        "warnings": [line.strip() for line in around if line.strip() and not line.strip().startswith("<")],
+        "gpus": [_gpu(element) for element in root.findall("gpu")],
+    }
+
+
+def normalise_address(text: str) -> str:
+    """A PCI address as Linux writes it (`0000:1b:00.0`); text of another form is returned as it is, in lower case."""
+    lower = text.strip().lower()
+    match = _ADDRESS.match(lower)
+    if not match:
+        return lower
+    # nvidia-smi writes the domain with eight digits; Linux with four, or more where it needs them.
+    domain = match.group(1)[-4:] if match.group(1)[:-4].strip("0") == "" else match.group(1).lstrip("0")
+    return f"{domain}:{match.group(2)}:{match.group(3)}.{match.group(4)}"
+
+
+def _gpu(gpu: ElementTree.Element) -> dict[str, Any]:
+    link = "pci/pci_gpu_link_info/"
+    address = _value(gpu, "pci/pci_bus_id") or gpu.get("id") or ""
+    power = "gpu_power_readings/current_power_limit"
+    return {
+        "address": normalise_address(address),
+        "name": _value(gpu, "product_name"),
+        "architecture": _value(gpu, "product_architecture"),
+        "gsp_firmware_version": _value(gpu, "gsp_firmware_version"),
+        "persistence_mode": _value(gpu, "persistence_mode"),
+        "compute_mode": _value(gpu, "compute_mode"),
+        "mig_mode": _value(gpu, "mig_mode/current_mig"),
+        "memory_total_bytes": _quantity(gpu, "fb_memory_usage/total", "MiB", _MIB),
+        "power_limit_watts": _quantity(gpu, power, "W", 1)
+        if gpu.find(power) is not None
+        else _quantity(gpu, "power_readings/power_limit", "W", 1),
+        "ecc_mode": _value(gpu, "ecc_mode/current_ecc"),
+        "ecc_mode_pending": _value(gpu, "ecc_mode/pending_ecc"),
+        "ecc_uncorrected": _ecc(gpu, "uncorrectable", "double_bit"),
+        "ecc_corrected": _ecc(gpu, "correctable", "single_bit"),
+        "repairs": _repairs(gpu),
+        "recovery_action": _value(gpu, "gpu_recovery_action"),
+        "fabric_state": _value(gpu, "fabric/state"),
+        "fabric_status": _value(gpu, "fabric/status"),
+        "link_generation": _integer(gpu, link + "pcie_gen/current_link_gen"),
+        "link_generation_maximum": _integer(gpu, link + "pcie_gen/max_link_gen"),
+        "link_width": _lanes(gpu, link + "link_widths/current_link_width"),
+        "link_width_maximum": _lanes(gpu, link + "link_widths/max_link_width"),
+    }
+
+
+def _ecc(gpu: ElementTree.Element, modern: str, old: str) -> int | None:
+    """Errors since the driver was loaded, over all memories; `None` where the GPU counts none.
+
+    Until schema v11 some GPUs tell single and double bits with a total, later ones correctable and uncorrectable errors
+    by memory (with the kind of check in the name since v13).
+    """
+    total = _integer(gpu, f"ecc_errors/volatile/{old}/total")
+    if total is not None:
+        return total
+    volatile = gpu.find("ecc_errors/volatile")
+    counted = [
+        _number(element.text)
+        for element in (volatile if volatile is not None else ())
+        if re.match(rf"^(sram|dram)_{modern}(_|$)", element.tag)
+    ]
+    known = [count for count in counted if count is not None]
+    return sum(known) if known else None
+
+
+def _repairs(gpu: ElementTree.Element) -> list[str] | None:
+    """What memory waits for, without doubles; `None` where the GPU says nothing about it."""
+    told = False
+    waiting: dict[str, None] = {}
+    for path, meaning in _REPAIRS:
+        value = _value(gpu, path)
+        if value in ("Yes", "No"):
+            told = True
+        if value == "Yes":
+            waiting[meaning] = None
+    return list(waiting) if told else None
+
+
+def _value(element: ElementTree.Element, path: str) -> str | None:
+    found = element.find(path)
+    text = (found.text or "").strip() if found is not None else ""
+    if (
+        not text
+        or text in ("N/A", "[N/A]")
+        or text.startswith(("Requested functionality", "[Unknown", "Unknown Error"))
+    ):
+        return None
+    return text
+
+
+def _number(text: str | None) -> int | None:
+    stripped = (text or "").strip()
+    # Digits of other scripts are digits to str.isdigit() but a count of nvidia-smi is ASCII; 20 of them hold 64 bits.
+    return int(stripped) if re.fullmatch(r"[0-9]{1,20}", stripped) else None
+
+
+def _integer(element: ElementTree.Element, path: str) -> int | None:
+    return _number(_value(element, path))
+
+
+def _lanes(element: ElementTree.Element, path: str) -> int | None:
+    return _number((_value(element, path) or "").rstrip("x"))
+
+
+def _quantity(element: ElementTree.Element, path: str, unit: str, factor: int) -> float | None:
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?" + re.escape(unit), _value(element, path) or "")
+    return float(match.group(1)) * factor if match else None
