@@ -61,16 +61,22 @@ def parser() -> argparse.ArgumentParser:
 def dispatch(options: argparse.Namespace) -> None:
     """Do what the command line asks for."""
     command = options.command
-    # What is there decides, except where a lab is to be made.
-    record = lifecycle.recorded(ROOT)
-    lab = settings.load(ROOT, os.environ, record, recorded_first=command not in {"packages", "venv", "lock", "up"})
     if command == "packages":
         packages.ensure(ROOT / ".cache" / "apt.log")
     elif command == "venv":
         venv.ensure(ROOT, "requirements-dev.txt" if options.dev else "requirements.txt")
     elif command == "lock":
         lock.renew(ROOT)
-    elif command in {"up", "down", "clean", "purge"}:
+    else:
+        # What is there decides, except where a lab is to be made.
+        lab = settings.load(ROOT, os.environ, lifecycle.recorded(ROOT), recorded_first=command != "up")
+        on_lab(options, lab)
+
+
+def on_lab(options: argparse.Namespace, lab: settings.Lab) -> None:
+    """The commands that need to know which lab."""
+    command = options.command
+    if command in {"up", "down", "clean", "purge"}:
         with locked(lab):
             if command == "purge":
                 lifecycle.clean(lab)

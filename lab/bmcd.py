@@ -127,12 +127,15 @@ class Bmc:
         if not path.exists():
             return
         try:
-            sound = isinstance(json.loads(read(path)), dict)
+            # Written by the BMC, which is root.
+            sound = isinstance(json.loads(run([*sudo(), "cat", path], what="reading the BMC's memory").stdout), dict)
         except ValueError:
             sound = False
         if not sound:
             path.replace(path.with_name("bmc-state.damaged"))
-            say("the BMC's memory was damaged (kept as lab/.state/bmc-state.damaged): it starts with the factory's settings")
+            say(
+                "the BMC's memory was damaged (kept as lab/.state/bmc-state.damaged): it starts with the factory's settings"
+            )
 
     def down(self) -> None:
         """Stop the BMC, politely and then not."""

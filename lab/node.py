@@ -12,7 +12,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from lab import credentials, image
+from lab import credentials, image, netfilter
 from lab.pipconf import PipConfiguration
 from lab.podman import CHECKOUT_LABEL, SETTINGS_LABEL, Podman
 from lab.settings import VARIABLES, Lab
@@ -232,6 +232,8 @@ class Node:
             # Refused by podman where another container is on it, which is then not ours to remove.
             run(self.podman.command("network", "rm", self.lab.name), what="removing the lab's network", check=False)
         self.stamp.unlink(missing_ok=True)
+        if not self.podman("ps", "--all", "--quiet", what="listing containers").strip():
+            netfilter.forget()
 
 
 def proxy_environment(environ: dict[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 
 # A user's PATH on Debian lacks these, and runc and iptables live there.
 SBIN = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+
+_WANTS_PASSWORD = re.compile(r"^sudo: a (?:password|terminal) is required", re.MULTILINE)
 
 
 class LabError(Exception):
@@ -83,6 +86,10 @@ def run(
     result = subprocess.CompletedProcess(
         argv, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     )
+    if result.returncode != 0 and _WANTS_PASSWORD.search(result.stderr):
+        raise LabError(
+            f"{what} needs root, and sudo wants a password but has no terminal: run make in a terminal, or as root"
+        )
     if check and result.returncode != 0:
         raise LabError(f"{what} failed: {last_line(result.stderr or result.stdout)} (exit status {result.returncode})")
     return result
