@@ -38,6 +38,7 @@ class ActionModule(ActionBase):
             lambda name: self._resolve(variables, name),
             where=lambda name: _origin(name, variables),
             is_secret=lambda name: _is_encrypted(variables[name]),
+            required_prefix=self._required_prefix(variables),
         )
         problems += self._gates(variables)
         checked = sum(name in catalogue.options for name in variables)
@@ -50,6 +51,11 @@ class ActionModule(ActionBase):
         else:
             result["msg"] = f"{checked} variables are known and of their type."
         return result
+
+    def _required_prefix(self, variables: dict[str, Any]) -> str:
+        """Return the prefix of the play's own stage; the whole chain begins with the stage preflight, which wants all."""
+        stage = self._resolve(variables, "plumbline_stage") if "plumbline_stage" in variables else "preflight"
+        return "" if stage == "preflight" else f"{stage}_"
 
     def _gates(self, variables: dict[str, Any]) -> list[str]:
         values: dict[str, Any] = {"gates_rules": {}, "gates_rules_overrides": {}, "gates_slo": None}

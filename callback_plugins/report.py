@@ -13,7 +13,11 @@ from ansible.playbook.block import Block
 from ansible.plugins.callback import CallbackBase
 from ansible.template import Templar
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.console import one_message
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import plain
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import (
+    plain,
+    variables_of,
+    without_secrets,
+)
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.evidence import (
     append,
     envelope,
@@ -24,7 +28,6 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.repo
     link_latest,
     write_report,
 )
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.variable_types import looks_secret
 
 DOCUMENTATION = r"""
 name: report
@@ -45,7 +48,6 @@ author:
 
 _GATES = frozenset({"gate", "plumbline.plumbline.gate"})
 _COLORS = {"OK": C.COLOR_OK, "WARN": C.COLOR_WARN, "SKIPPED": C.COLOR_SKIP}
-_SHORTEST_SECRET = 4  # characters; a shorter one would blot out half the message
 
 
 @dataclass
@@ -83,6 +85,9 @@ class CallbackModule(CallbackBase):
         tally.changed += 1
         if "reboot" in (result.task.tags or []) and not result.task.check_mode:
             self._keep(result, "restart", {"how": str(result.task_name), "seconds": result.result.get("elapsed")})
+
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        self._tally(result)  # a stage that does not apply was come to all the same
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         self._learn(result)
@@ -159,7 +164,7 @@ class CallbackModule(CallbackBase):
             return
         for name, text in fields.items():
             if isinstance(text, str):
-                fields[name] = _without_secrets(text, variables)
+                fields[name] = without_secrets(text, variables)
         stage = str(variables.get("plumbline_stage") or self._stage or "none")
         check_mode = bool(result.task.check_mode)
         head = envelope(
@@ -174,11 +179,7 @@ class CallbackModule(CallbackBase):
             self._display.warning(f"The evidence of {head['host']} could not be written to {path}: {error}")
 
     def _variables(self, host: str, task: Any = None) -> dict[str, Any]:
-        manager = self._play.get_variable_manager()
-        try:
-            return dict(manager.get_vars(play=self._play, host=manager._inventory.get_host(host), task=task))
-        except AnsibleError:  # a vars file that cannot be read: the failure itself is on the screen
-            return {}
+        return variables_of(self._play, host, task)
 
     def _locate(self, host: str, variables: dict[str, Any] | None = None) -> Path | None:
         """Return a host's evidence file by its variables; those of one host tell the folder of all in the play."""
@@ -212,17 +213,3 @@ def _has_rescue(task: Any) -> bool:
             return True
         child, parent = parent, getattr(parent, "_parent", None)
     return False
-
-
-def _without_secrets(text: str, variables: dict[str, Any]) -> str:
-    """Blot out the values of the host's secrets; Ansible hides those that a module declares, a command's output it cannot."""
-    for name, value in variables.items():
-        if not looks_secret(str(name)):
-            continue
-        try:
-            secret = str(plain(value)) if not isinstance(value, (dict, list)) else ""
-        except AnsibleError:  # a vault that was not opened
-            continue
-        if len(secret) >= _SHORTEST_SECRET:
-            text = text.replace(secret, "********")
-    return text

@@ -22,6 +22,10 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.cons
     one_message,
     plural,
 )
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import (
+    variables_of,
+    without_secrets,
+)
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.live_line import LiveLine, is_terminal
 
 DOCUMENTATION = r"""
@@ -195,12 +199,16 @@ class CallbackModule(DefaultCallback):
         status = "ignored" if ignore_errors else "FAILED"
         self._count(status)
         if not self._gate(result):
-            self._line(status, result, one_message(result.result))
+            self._line(status, result, self._message(result))
+
+    def _message(self, result: Any) -> str:
+        variables = variables_of(self._play, result.host.get_name(), result.task)
+        return without_secrets(one_message(result.result), variables)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         self._done(result)
         self._count("UNREACHABLE")
-        self._line("UNREACHABLE", result, one_message(result.result))
+        self._line("UNREACHABLE", result, self._message(result))
 
     def v2_runner_on_skipped(self, result: Any) -> None:
         self._done(result)
@@ -219,7 +227,7 @@ class CallbackModule(DefaultCallback):
 
     def v2_runner_item_on_failed(self, result: Any) -> None:
         self._handle_warnings(result.result)
-        self._line("FAILED", result, f"item {self._get_item_label(result.result)}: {one_message(result.result)}")
+        self._line("FAILED", result, f"item {self._get_item_label(result.result)}: {self._message(result)}")
 
     def v2_runner_item_on_skipped(self, result: Any) -> None:
         pass

@@ -13,6 +13,8 @@ description:
     choices and a missing one that is required, and says in which file and line each stands.
   - Refuses a gate rule that is malformed, and an SLO that contradicts itself, with the arithmetic.
   - Names everything that is wrong with a host at once. Values of secrets are never printed.
+  - In a play with C(plumbline_stage=preflight), the first of the chain, every variable that is required must be there; in
+    another stage those of that stage.
   - A value that rests on a variable which a later stage sets is not judged.
   - Runs on the controller and does not connect to the host.
 author:

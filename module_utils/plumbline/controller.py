@@ -7,6 +7,9 @@ from typing import Any
 
 from .gate_rules import validate_rules
 from .slo import rules_of_slo, validate_slo
+from .variable_types import looks_secret
+
+_SHORTEST_SECRET = 4  # characters; a shorter one would blot out half the message
 
 
 def plain(value: Any) -> Any:  # noqa: PLR0911 - one line a type reads best
@@ -68,3 +71,32 @@ def gate_problems(rules: Any, overrides: Any, slo: Any) -> list[str]:
             if name in rules
         ]
     return problems + validate_rules(effective_rules(rules, overrides, slo, {}))
+
+
+def variables_of(play: Any, host: str, task: Any = None) -> dict[str, Any]:
+    """Return a host's variables within a play, for a callback; nothing where they cannot be read.
+
+    The failure that is being told must not be hidden by another one.
+    """
+    manager = play.get_variable_manager()
+    try:
+        return dict(manager.get_vars(play=play, host=manager._inventory.get_host(host), task=task))
+    except Exception:
+        return {}
+
+
+def without_secrets(text: str, variables: Mapping[str, Any]) -> str:
+    """Blot out the values of a host's secrets, known by their names.
+
+    Ansible hides what a module declares as a secret; what a command prints it cannot know.
+    """
+    for name, value in variables.items():
+        if not looks_secret(str(name)) or isinstance(value, (Mapping, list, tuple)):
+            continue
+        try:
+            secret = str(plain(value))
+        except Exception:  # noqa: S112 - a vault that was not opened: its value is nowhere in the text either
+            continue
+        if len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(secret, "********")
+    return text

@@ -38,10 +38,9 @@ class Catalogue:
     facts: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
 
-    def owner(self, name: str) -> str:
-        """Return where a name is documented, by its longest known prefix, or an empty text."""
-        prefix = max((prefix for prefix in self.prefixes if name.startswith(prefix)), key=len, default="")
-        return self.prefixes.get(prefix, "")
+    def prefix(self, name: str) -> str:
+        """Return the longest known prefix of a name, or an empty text."""
+        return max((prefix for prefix in self.prefixes if name.startswith(prefix)), key=len, default="")
 
 
 @lru_cache(maxsize=4)
@@ -75,11 +74,13 @@ def check_variables(
     *,
     where: Callable[[str], str] = lambda name: "",
     is_secret: Callable[[str], bool] = lambda name: False,
+    required_prefix: str = "",
 ) -> list[str]:
     """Return a sentence for each variable of a host that is unknown, of a wrong type, or missing.
 
     ``resolve`` returns a variable's final value, or raises UndefinedYetError or UnresolvableError; ``where`` says
-    where it is set.
+    where it is set. What is required is so for the variables with ``required_prefix``: whoever runs one stage alone
+    need not set what only another one needs.
     """
     names = set(names)
     problems: list[str] = list(catalogue.problems)
@@ -99,13 +100,16 @@ def check_variables(
             problems.append(f"{_at(name, where)}: a value or a sound template was expected, {error}")
             continue
         secret = bool(option.get("no_log")) or is_secret(name) or looks_secret(name)
-        problems += [
-            f"{_at(name, where, suffix)}: {problem}" for suffix, problem in value_problems(option, value, secret)
-        ]
+        for suffix, problem in value_problems(option, value, secret):
+            joint = " " if problem.startswith("is unknown") else ": "
+            problems.append(_at(name, where, suffix) + joint + problem)
     problems += [
         f"{name}: a value is required, none was found: set it in inventories/<site>/group_vars/nodes/"
         for name, option in sorted(catalogue.options.items())
-        if option.get("required") and name not in names and name not in catalogue.facts
+        if option.get("required")
+        and name.startswith(required_prefix)
+        and name not in names
+        and name not in catalogue.facts
     ]
     return problems
 
@@ -113,11 +117,16 @@ def check_variables(
 def _unknown(catalogue: Catalogue, name: str) -> str:
     if name in catalogue.facts or name.startswith(("_", "ansible_")):
         return ""
-    owner = catalogue.owner(name)
-    near = get_close_matches(name, catalogue.options, 1, 0.6 if owner else _MISSPELT_PREFIX)
-    if owner:
-        hint = f"did you mean {near[0]}?" if near else f"{owner} lists those that there are"
+    prefix = catalogue.prefix(name)
+    if prefix:
+        # Compared without the prefix, which would make any two of a role's variables look alike.
+        rests = [known[len(prefix) :] for known in catalogue.options if known.startswith(prefix)]
+        near = get_close_matches(name[len(prefix) :], rests, 1)
+        hint = (
+            f"did you mean {prefix}{near[0]}?" if near else f"{catalogue.prefixes[prefix]} lists those that there are"
+        )
         return f"is unknown: {hint}"
+    near = get_close_matches(name, catalogue.options, 1, _MISSPELT_PREFIX)
     return f"is unknown: did you mean {near[0]}?" if near else ""
 
 

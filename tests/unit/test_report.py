@@ -1,0 +1,353 @@
+"""The report is made from evidence alone, however damaged, and nothing of a machine's words becomes markup."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import evidence
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import judge
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.report import (
+    junit,
+    markdown,
+    model,
+    plots,
+    summary,
+)
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.report.render import (
+    link_latest,
+    write_report,
+)
+from junitparser import Failure, JUnitXml, Skipped
+
+RULES = {
+    "memory": {"kind": "fraction_of_limit", "warn": 0.75, "fail": 0.6, "unit": "B/s", "title": "memory bandwidth"},
+    "end_to_end_latency_p50": {"kind": "maximum", "fail": 3.0, "unit": "s"},
+    "end_to_end_latency_p99": {"kind": "maximum", "fail": 5.0, "unit": "s"},
+    "completion": {"kind": "equals", "expected": True},
+    "driver": {"kind": "version_at_least", "expected": "550"},
+}
+EVIL = '<script>alert("x")</script>'
+
+
+class Run:
+    """A run's folder, written as the gate and the callback write it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def write(self, host: str, kind: str, stage: str = "accept", **fields: object) -> None:
+        head = evidence.envelope(
+            kind, run="r", host=host, stage=stage, task=str(fields.pop("task", "")), check_mode=False
+        )
+        evidence.append(self.directory / f"{host.replace('/', '_')}.jsonl", [{**head, **fields}])
+
+    def check(self, host: str, name: str, stage: str = "accept", **measurement: object) -> None:
+        check = judge({"name": name, "scope": "host", **measurement}, RULES)
+        self.write(host, "check", stage, **check.record())
+
+    def memory(self, host: str, fraction: float, **fields: object) -> None:
+        self.check(host, "memory", value=204.8e9 * fraction, unit="B/s", limit=204.8e9, **fields)
+
+    @property
+    def report(self) -> model.Report:
+        return model.load(self.directory)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    (tmp_path / "run").mkdir()
+    return Run(tmp_path / "run")
+
+
+class Page(HTMLParser):
+    """The tags, texts and outside references of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.outside: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for key, value in attrs:
+            if key == "id":
+                self.ids.append(str(value))
+            if key in ("src", "href") and not str(value).startswith("#"):
+                self.outside.append(str(value))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page(run: Run) -> Page:
+    return Page(write_report(run.directory).html.read_text())
+
+
+def test_the_worst_check_is_the_status_of_the_run(run: Run) -> None:
+    run.memory("node1", 0.8)
+    assert (run.report.status, run.report.headline) == ("OK", "node1 passed")
+    run.memory("node1", 0.7, scope="numa1")
+    assert (run.report.status, run.report.headline) == ("WARN", "node1 passed, 1 check with little to spare")
+    run.memory("node1", 0.3, scope="numa2")
+    assert (run.report.status, run.report.headline) == ("CRITICAL", "1 of 3 checks did not pass on node1")
+    run.memory("node2", 0.8)
+    assert run.report.headline == "1 of 2 hosts did not pass"
+    assert [host.name for host in run.report.hosts] == ["node1", "node2"]  # worst first
+
+
+def test_nothing_judged_is_never_ok(run: Run) -> None:
+    run.write("node1", "stage", seconds=1.0, changed=0, failed=0)
+    assert run.report.status == "UNKNOWN"
+    assert "no gate has judged anything" in summary.verdict(run.report)
+
+
+def test_a_failed_task_is_critical_until_its_stage_goes_through(run: Run) -> None:
+    run.memory("node1", 0.8)
+    run.write(
+        "node1",
+        "failure",
+        "engine",
+        task="The engine is installed",
+        message="no space left",
+        unreachable=False,
+        handled=False,
+    )
+    run.write("node1", "stage", "engine", seconds=3.0, changed=0, failed=1)
+    report = run.report
+    assert (report.status, report.hosts[0].stages["engine"].status) == ("CRITICAL", "CRITICAL")
+    assert [problem.what for problem in report.problems()] == ["task: The engine is installed"]
+    assert "no space left" in page(run).text
+    run.write("node1", "stage", "engine", seconds=9.0, changed=2, failed=0)  # resumed under the same run id
+    assert (run.report.status, run.report.hosts[0].changed) == ("OK", 2)
+
+
+def test_a_rescued_failure_stops_nothing(run: Run) -> None:
+    run.memory("node1", 0.8)
+    run.write("node1", "failure", message="m", unreachable=False, handled=True)
+    assert run.report.status == "OK"
+
+
+def test_the_last_judgement_counts_and_the_earlier_ones_are_told(run: Run) -> None:
+    run.memory("node1", 0.3)
+    run.memory("node1", 0.8)
+    (check,) = run.report.checks
+    assert (check.status, check.earlier) == ("OK", ["CRITICAL"])
+    assert "Judged before in this run: CRITICAL" in page(run).text
+
+
+def test_restarts_are_counted(run: Run) -> None:
+    run.memory("node1", 0.8)
+    run.write("node1", "restart", "restart", how="power cycle", seconds=412.0)
+    assert run.report.restarts == 1
+    assert "Restarts: 1" in summary.lines(run.report)
+
+
+def test_the_page_needs_nothing_beside_it_and_no_script(run: Run) -> None:
+    run.memory("node1", 0.8)
+    run.check("node1", "end_to_end_latency_p99", value=4.0, unit="s", samples=[1.0, 2.0, 4.0])
+    found = page(run)
+    assert "script" not in found.tags
+    assert "link" not in found.tags
+    assert found.outside == []
+    assert found.tags.count("svg") == 3  # the mark, the latency, the bandwidth
+    assert len(found.ids) == len(set(found.ids))
+
+
+def test_what_a_machine_says_never_becomes_markup(run: Run) -> None:
+    evil_host = f"node{EVIL}"
+    run.check(
+        evil_host,
+        "completion",
+        value=False,
+        scope=EVIL,
+        cause=EVIL,
+        next_command=EVIL,
+        conditions={"question": EVIL, "answer": EVIL, "endpoint": EVIL},
+    )
+    run.check(evil_host, "driver", value=EVIL, scope=EVIL, conditions={EVIL: EVIL})
+    run.check(evil_host, "end_to_end_latency_p99", scope=EVIL, value=4.0, unit="s", samples=[1.0, 2.0, 4.0])
+    run.memory(evil_host, 0.5, scope=EVIL, limit_source=EVIL)
+    run.write(evil_host, "failure", EVIL, task=EVIL, message=EVIL, unreachable=False, handled=False)
+    (run.directory / "damaged.jsonl").write_text(f'{{"kind": "{EVIL}"\n')
+    found = page(run)
+    assert "script" not in found.tags
+    assert EVIL in found.text
+    text = (run.directory / "report.md").read_text()
+    assert "<script>" not in re.sub(r"`[^`]*`", "", text)  # within a code span, < is a letter
+    ElementTree.parse(run.directory / "junit.xml")
+
+
+@pytest.mark.parametrize("text", ["a|b", "*a*", "`a`", "[a](b)", "# a", "a\nb", "<b>", "a\\b", "a_b_c", "~~a~~"])
+def test_markdown_shows_text_as_it_is(text: str) -> None:
+    escaped = markdown.escape(text)
+    assert "\n" not in escaped
+    for mark in "|*`[]#<>_~":
+        assert escaped.count(mark) == escaped.count("\\" + mark)
+
+
+def test_a_next_command_survives_markdown(run: Run) -> None:
+    run.memory("node1", 0.3, cause="a riser", next_command="lspci -vv | grep `cat x`")
+    text = markdown.render(run.report)
+    assert "Probable cause: a riser" in text
+    assert "`` lspci -vv | grep `cat x` ``" in text
+
+
+def test_junit_says_what_passed_and_why_not(run: Run) -> None:
+    run.memory("node1", 0.8)
+    run.memory("node1", 0.7, scope="numa1")
+    run.memory("node1", 0.3, scope="numa2", cause="a DIMM is missing", next_command="dmidecode")
+    run.check("node1", "memory", scope="numa3", error="gcc is missing")
+    run.check("node1", "driver", skipped="no NVIDIA device\x1b[31m\x00")
+    run.write("node1", "failure", task="x", message="no route\x08", unreachable=True, handled=False)
+    write_report(run.directory)
+    suites = JUnitXml.fromfile(str(run.directory / "junit.xml"))
+    (suite,) = list(suites)
+    cases = {case.name: case for case in suite}
+    assert (suite.tests, suite.failures, suite.skipped, suite.errors) == (6, 3, 1, 0)
+    assert (suites.tests, suites.failures) == (6, 3)
+    assert cases["memory (host)"].is_passed
+    assert cases["memory (numa1)"].is_passed
+    assert cases["memory (numa1)"].system_out.startswith("WARN: ")
+    failure = cases["memory (numa2)"].result[0]
+    assert isinstance(failure, Failure)
+    assert failure.type == "CRITICAL"
+    assert "Probable cause: a DIMM is missing" in failure.text
+    assert "Next: dmidecode" in failure.text
+    assert cases["memory (numa3)"].result[0].type == "UNKNOWN"
+    assert isinstance(cases["driver (host)"].result[0], Skipped)
+    assert cases["the host can be reached"].result[0].message == "no route\ufffd"
+
+
+def test_latencies_and_bandwidths_are_drawn_with_their_bounds(run: Run) -> None:
+    samples = [1.0 + number / 100 for number in range(200)]
+    run.check("node1", "end_to_end_latency_p50", value=1.99, unit="s", samples=samples)
+    run.check("node1", "end_to_end_latency_p99", value=2.97, unit="s")
+    run.memory("node1", 0.8)
+    latency, bandwidth = plots.draw(run.report)
+    assert latency.title == "end to end latency"
+    assert "SLO P50" in latency.svg
+    assert "SLO P99" in latency.svg
+    assert "P99  2.97 s" in latency.svg
+    assert "200 requests" in latency.caption
+    assert "163.8 GB/s of 204.8 GB/s, 80 %" in bandwidth.svg
+    assert "#0102" not in latency.svg + bandwidth.svg  # every placeholder became a colour of the page
+    for plot in (latency, bandwidth):
+        ElementTree.fromstring(plot.svg)
+
+
+def test_a_bound_far_away_is_told_in_words(run: Run) -> None:
+    run.check("node1", "end_to_end_latency_p99", value=0.2, unit="s", samples=[0.1, 0.2])
+    (latency,) = plots.draw(run.report)
+    assert "Bounds beyond the plot: P99 5 s." in latency.caption
+
+
+def test_nothing_measured_is_not_drawn(run: Run) -> None:
+    run.check("node1", "end_to_end_latency_p99", error="refused")
+    run.check("node1", "end_to_end_latency_p50", value=float("nan"), unit="s", samples=[float("nan")])
+    run.check("node1", "memory", error="gcc is missing")
+    assert plots.draw(run.report) == []
+
+
+def test_a_fleet_of_200_hosts(run: Run) -> None:
+    for number in range(200):
+        host = f"node{number:03d}"
+        if number == 7:
+            run.write(host, "failure", "survey", message=f"{host}: no route to host", unreachable=True, handled=False)
+            continue
+        fraction = 0.4 if number in (11, 12) else 0.8
+        run.memory(host, fraction, cause=f"{host}: 6 of 8 channels populated")
+        run.check(host, "end_to_end_latency_p99", value=2.0 + number / 1000, unit="s")
+        run.check(host, "completion", value=True, conditions={"question": "2 + 2?", "answer": f"4, says {host}"})
+    report = run.report
+    assert report.headline == "3 of 200 hosts did not pass"
+    assert report.host_counts == {"CRITICAL": 3, "OK": 197}
+    assert [host.name for host in report.hosts[:3]] == ["node007", "node011", "node012"]
+    memory, unreachable = report.problems()
+    assert (memory.hosts, unreachable.hosts) == (["node011", "node012"], ["node007"])  # alike but for the host's name
+    spread = next(spread for spread in report.spreads() if spread.title == "memory bandwidth")
+    assert spread.statuses == {"CRITICAL": 2, "OK": 197}
+    assert (spread.low, spread.high) == ("81.92 GB/s", "163.8 GB/s")
+    written = write_report(run.directory)
+    found = Page(written.html.read_text())
+    assert found.tags.count("details") == 200
+    assert "197 more" not in found.text
+    assert written.html.stat().st_size < 3_000_000
+    lines = summary.lines(report)
+    assert len(lines) < 40
+    assert any("2 CRITICAL, 197 OK" in line for line in lines)
+
+
+def test_damaged_evidence_is_reported_and_never_ok(run: Run) -> None:
+    run.memory("node1", 0.8)
+    with (run.directory / "node1.jsonl").open("a") as stream:
+        stream.write('{"schema": 1, "kind": "rumour"}\n{"schema": 1, "ki')
+    (run.directory / "node2.jsonl").write_text("")
+    report = run.report
+    assert report.status == "UNKNOWN"
+    assert len(report.dropped) == 3
+    found = page(run)
+    for words in ("is of the unknown kind 'rumour'", "is cut off", "node2.jsonl: the file is empty"):
+        assert words in found.text
+        assert words.split("'")[0].strip() in (run.directory / "report.md").read_text()
+    assert len(list(JUnitXml.fromfile(str(run.directory / "junit.xml")))) == 2
+
+
+def test_files_have_their_mode_and_are_replaced_whole(run: Run) -> None:
+    run.memory("node1", 0.8)
+    for _ in range(2):
+        written = write_report(run.directory)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (written.html, written.markdown, written.junit)} == {0o640}
+    assert sorted(path.name for path in run.directory.iterdir()) == [
+        "junit.xml",
+        "node1.jsonl",
+        "report.html",
+        "report.md",
+    ]
+    link_latest(run.directory)
+    link_latest(run.directory)
+    assert (run.directory.parent / "latest").resolve() == run.directory
+    assert sorted(path.name for path in run.directory.parent.iterdir()) == ["latest", "run"]
+
+
+@pytest.mark.parametrize(("fraction", "status"), [(0.8, 0), (0.7, 0), (0.3, 1)])
+def test_the_command_line(run: Run, checkout: Path, fraction: float, status: int) -> None:
+    run.memory("node1", fraction)
+    done = subprocess.run(
+        [checkout / "bin/plumbline-report", run.directory], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stdout.splitlines()[-1] == summary.verdict(run.report)
+    assert f"Report: {run.directory}/report.html" in done.stdout
+
+
+def test_the_command_line_refuses_with_one_sentence(checkout: Path, tmp_path: Path) -> None:
+    for folder, words in (
+        (tmp_path / "none", "a run's folder was expected"),
+        (tmp_path, "evidence (*.jsonl) was expected"),
+    ):
+        done = subprocess.run([checkout / "bin/plumbline-report", folder], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert words in done.stderr
+
+
+def test_a_models_answer_does_not_steer_the_terminal(run: Run) -> None:
+    run.check(
+        "node1", "completion", value=True, scope="\x1b]0;x\x07", conditions={"question": "q", "answer": "\x1b[2Jgone\r"}
+    )
+    assert "\x1b" not in "\n".join(summary.lines(run.report))
+
+
+def test_junit_of_an_empty_run() -> None:
+    report = model.build("r", {})
+    assert report.status == "UNKNOWN"
+    assert JUnitXml.fromstring(junit.render(report).encode()).tests == 0
