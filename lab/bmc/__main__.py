@@ -101,6 +101,8 @@ def main(arguments: list[str] | None = None) -> int:
         format="%(asctime)s %(name)s %(levelname)s %(message)s",
     )
     logging.getLogger("asyncio").setLevel(logging.ERROR)
+    # What is not HTTP at all is answered with 400 by aiohttp, and is no news; errors of ours are logged by app.py.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     try:
         asyncio.run(_serve(_configuration(options)))
     except (ConfigError, ProfileError, StateError, RedfishError) as error:

@@ -17,6 +17,7 @@ from .rest import Call, Reply, Resource, call, check_query, json_body, raw_etag,
 from .service import Service
 
 LOG = logging.getLogger("lab.bmc.http")
+_SCHEMAS = "http://redfish.dmtf.org/schemas/v1"
 _MAX_BODY = 512 * 1024 * 1024  # a firmware image; other bodies are far smaller
 
 
@@ -136,10 +137,11 @@ class BmcServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         method = "GET" if request.method == "HEAD" else request.method
+        if request.headers.get("OData-Version", "4.0") != "4.0":
+            raise refuse(412, "HeaderInvalid", f"OData-Version: {request.headers['OData-Version']}")
         resource = self.service.find(request.path)
         needs_login = resource is None or method not in resource.open_to
-        if needs_login:
-            self.service.sessions.authenticate(request.headers)
+        account = self.service.sessions.authenticate(request.headers) if needs_login else None
         if resource is None:
             raise refuse(404, "ResourceMissingAtURI", request.path)
         handler = getattr(resource, method.lower(), None) if method in resource.methods() else None
@@ -147,6 +149,10 @@ class BmcServer:
             error = refuse(405, "OperationNotAllowed", method, request.path)
             error.headers["Allow"] = ", ".join(resource.methods())
             raise error
+        if account is not None and method != "GET":
+            wanted = resource.own_privilege.get(method, resource.privilege)
+            if not account.may(wanted):
+                raise refuse(403, "InsufficientPrivilege")
         expanding = check_query(request, may_expand=bool(self.service.profile.quirks.get("expand", False)))
         if method == "GET":
             body = await read(handler)
@@ -156,9 +162,11 @@ class BmcServer:
                 body = await self._expanded(body, expanding)
             return self._render(request, Reply(200, body, content_type=resource.content_type), resource)
         body = {} if method in resource.raw or method == "DELETE" else await json_body(request)
+        if method == "PATCH" and body and all(name.startswith("@odata.") for name in body):
+            raise refuse(400, "NoOperation")
         if method in ("PATCH", "PUT") or (method == "DELETE" and "If-Match" in request.headers):
             await self._check_etag(request, resource)
-        reply = await call(handler, Call(request, body))
+        reply = await call(handler, Call(request, body, account))
         return self._render(request, reply, None)
 
     async def _expanded(self, body: Any, mode: str) -> Any:
@@ -185,6 +193,9 @@ class BmcServer:
         body = reply.body
         if resource is not None and isinstance(body, dict):
             headers["Allow"] = ", ".join(resource.methods())
+            schema = str(body.get("@odata.type", "")).lstrip("#").rsplit(".", 1)[0]
+            if schema:
+                headers["Link"] = f"<{_SCHEMAS}/{schema}.json>; rel=describedby"
             etag = self.service.etags.show(raw_etag(body))
             if etag is not None and "@odata.id" in body:
                 headers["ETag"] = etag
@@ -209,7 +220,8 @@ class BmcServer:
     async def _control(self, request: web.Request) -> Reply:
         if not _is_loopback(request.remote):
             raise refuse(403, "ResourceAtUriUnauthorized", request.path)
-        self.service.sessions.authenticate(request.headers)
+        if not self.service.sessions.authenticate(request.headers).may("ConfigureManager"):
+            raise refuse(403, "InsufficientPrivilege")
         path = request.path.rstrip("/")
         if path == "/lab/state" and request.method == "GET":
             return Reply(200, self.truth())

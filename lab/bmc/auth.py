@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from .accounts import Account, Accounts
 from .bios import now
 from .messages import refuse
 
@@ -19,6 +20,7 @@ class Session:
     """A login. `used_at` is a monotonic time: the timeout counts from the last use, as DSP0266 has it."""
 
     identity: str
+    account: str  # its id
     username: str
     token: str
     created: str
@@ -30,16 +32,10 @@ class Sessions:
     """All open sessions. They live in memory only: a BMC that restarts has none."""
 
     def __init__(
-        self,
-        username: str,
-        password: str,
-        timeout_seconds: int,
-        limit: int,
-        clock: Callable[[], float] = time.monotonic,
+        self, accounts: Accounts, timeout_seconds: int, limit: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Accept one account; `clock` is monotonic, in seconds."""
-        self.username = username
-        self._password = password
+        """Let `accounts` log in; `clock` is monotonic, in seconds."""
+        self._accounts = accounts
         self.timeout_seconds = timeout_seconds
         self.limit = limit
         self._clock = clock
@@ -60,20 +56,17 @@ class Sessions:
         self._expire()
         return self._open.get(identity)
 
-    def _right(self, username: str, password: str) -> bool:
-        good = hmac.compare_digest(username.encode(), self.username.encode())
-        return hmac.compare_digest(password.encode(), self._password.encode()) and good
-
     def login(self, username: str, password: str, client: str) -> Session:
         """Open a session, or raise 401 or 503."""
-        if not self._right(username, password):
+        account = self._accounts.check(username, password)
+        if account is None:
             raise refuse(401, "NoValidSession", "wrong user name or password")
         self._expire()
         if len(self._open) >= self.limit:
             raise refuse(503, "SessionLimitExceeded", self.limit)
         self._count += 1
         identity = f"{self._count}-{secrets.token_hex(4)}"
-        session = Session(identity, username, secrets.token_hex(24), now(), self._clock(), client)
+        session = Session(identity, account.identity, username, secrets.token_hex(24), now(), self._clock(), client)
         self._open[identity] = session
         return session
 
@@ -81,19 +74,24 @@ class Sessions:
         """End a session."""
         self._open.pop(identity, None)
 
+    def logout_user(self, username: str) -> None:
+        """End the sessions of an account that is no more."""
+        self._open = {key: one for key, one in self._open.items() if one.username != username}
+
     def lose_all(self) -> None:
         """Forget every session, as a restarting BMC does."""
         self._open.clear()
 
-    def authenticate(self, headers: Mapping[str, str]) -> None:
-        """Accept the request's credentials or raise 401. A token that is no longer valid is not replaced by basic."""
+    def authenticate(self, headers: Mapping[str, str]) -> Account:
+        """Return the account of a request or raise 401. A token that is no longer valid is not replaced by basic."""
         token = headers.get("X-Auth-Token")
         if token is not None:
             self._expire()
             for session in self._open.values():
-                if hmac.compare_digest(session.token.encode(), token.encode()):
+                account = self._accounts.get(session.account)
+                if account is not None and hmac.compare_digest(session.token.encode(), token.encode()):
                     session.used_at = self._clock()
-                    return
+                    return account
             raise refuse(401, "NoValidSession", "the session is unknown or has expired")
         scheme, _, encoded = headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "basic":
@@ -101,7 +99,8 @@ class Sessions:
                 username, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
             except (binascii.Error, UnicodeDecodeError):
                 raise refuse(401, "NoValidSession", "the Authorization header is malformed") from None
-            if self._right(username, password):
-                return
+            account = self._accounts.check(username, password)
+            if account is not None:
+                return account
             raise refuse(401, "NoValidSession", "wrong user name or password")
         raise refuse(401, "NoValidSession", "neither X-Auth-Token nor Authorization was sent")

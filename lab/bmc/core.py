@@ -1,4 +1,4 @@
-"""The service root, sessions, accounts and registries."""
+"""The service root, sessions and registries."""
 
 from __future__ import annotations
 
@@ -41,18 +41,10 @@ class CoreResources:
             ROOT: Resource(get=self.root, open_to=reading),
             f"{ROOT}/odata": Resource(get=self.odata, open_to=reading),
             f"{ROOT}/$metadata": Resource(get=self.metadata, open_to=reading, content_type="application/xml"),
-            f"{ROOT}/SessionService": Resource(get=self.session_service, patch=self.patch_session_service),
-            paths.sessions: Resource(get=self.sessions, post=self.login, open_to=frozenset({"POST"})),
-            f"{ROOT}/AccountService": Resource(get=self.account_service),
-            f"{ROOT}/AccountService/Accounts": Resource(
-                get=lambda: collection(
-                    f"{ROOT}/AccountService/Accounts",
-                    "ManagerAccount",
-                    "Accounts",
-                    [f"{ROOT}/AccountService/Accounts/1"],
-                )
+            f"{ROOT}/SessionService": Resource(
+                get=self.session_service, patch=self.patch_session_service, privilege="ConfigureManager"
             ),
-            f"{ROOT}/AccountService/Accounts/1": Resource(get=self.account),
+            paths.sessions: Resource(get=self.sessions, post=self.login, open_to=frozenset({"POST"})),
             paths.registries: Resource(
                 get=lambda: collection(
                     paths.registries, "MessageRegistryFile", "Registries", [attribute_file, base_file]
@@ -210,33 +202,7 @@ class CoreResources:
             self.service.sessions.logout(identity)
             return Reply(204)
 
-        return Resource(get=lambda: self._session(session), delete=logout)
-
-    def account_service(self) -> Json:
-        """Return the AccountService: one account, from the configuration."""
-        return {
-            "@odata.id": f"{ROOT}/AccountService",
-            "@odata.type": "#AccountService.v1_15_0.AccountService",
-            "Id": "AccountService",
-            "Name": "Account Service",
-            "ServiceEnabled": True,
-            "Accounts": link(f"{ROOT}/AccountService/Accounts"),
-        }
-
-    def account(self) -> Json:
-        """Return the account."""
-        return {
-            "@odata.id": f"{ROOT}/AccountService/Accounts/1",
-            "@odata.type": "#ManagerAccount.v1_12_0.ManagerAccount",
-            "Id": "1",
-            "Name": "Administrator",
-            "UserName": self.service.sessions.username,
-            "Password": None,
-            "RoleId": "Administrator",
-            "Enabled": True,
-            "Locked": False,
-            "AccountTypes": ["Redfish"],
-        }
+        return Resource(get=lambda: self._session(session), delete=logout, privilege="ConfigureSelf")
 
     @staticmethod
     def registry_file(uri: str, name: str, title: str, store: str) -> Json:

@@ -32,6 +32,22 @@ _MESSAGES: dict[str, tuple[str, str, str]] = {
         "Log in at SessionService/Sessions, or send HTTP basic authentication.",
     ),
     "ResourceAtUriUnauthorized": (_CRITICAL, "Access to %1 was refused.", "Send credentials that may read it."),
+    "InsufficientPrivilege": (
+        _CRITICAL,
+        "The account has not the privilege that this request needs.",
+        "Log in with an account whose role has it.",
+    ),
+    "ResourceAlreadyExists": (
+        _CRITICAL,
+        "There is already a %1 whose %2 is %3.",
+        "Choose another value.",
+    ),
+    "ResourceCannotBeDeleted": (_CRITICAL, "The resource cannot be deleted.", "Leave it."),
+    "CreateLimitReachedForResource": (
+        _CRITICAL,
+        "No more resources can be created here.",
+        "Delete one first.",
+    ),
     "SessionLimitExceeded": (
         _CRITICAL,
         "%1 sessions are open, which is the limit.",
@@ -43,6 +59,12 @@ _MESSAGES: dict[str, tuple[str, str, str]] = {
         "Read the resource again and repeat the change with its new ETag.",
     ),
     "HeaderMissing": (_CRITICAL, "The header %1 is required for this request.", "Add the header."),
+    "HeaderInvalid": (_CRITICAL, "The header %1 is not supported.", "Send a value that the specification names."),
+    "NoOperation": (
+        _WARNING,
+        "The request body asks for no change.",
+        "Send at least one property that can be changed.",
+    ),
     "QueryNotSupported": (
         _WARNING,
         "The query parameter %1 is not supported.",

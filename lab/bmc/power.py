@@ -21,6 +21,7 @@ _TURN_ON = {"On", "ForceOn"}
 _TURN_OFF = {"ForceOff", "GracefulShutdown"}
 _WARM = {"ForceRestart", "GracefulRestart"}
 _COLD = {"PowerCycle", "FullPowerCycle"}
+_GRACEFUL = {"GracefulShutdown", "GracefulRestart"}
 # What POST passes through, and how far into it (a fraction of its duration).
 _POST_STATES = (
     ("PrimaryProcessorInitializationStarted", 0.0),
@@ -38,7 +39,7 @@ class Driver(Protocol):
     """What powers the node."""
 
     async def run(self, verb: str) -> None:
-        """Do `on` or `off`, or raise PowerError."""
+        """Do `on`, `off` (at once) or `graceful-off` (let the operating system shut down), or raise PowerError."""
 
     async def status(self) -> tuple[bool, str] | None:
         """Return whether the node is on and its start identity (may be empty); None when there is no node to ask."""
@@ -61,8 +62,11 @@ class NullDriver:
 
 
 class CommandDriver:
-    """Runs `command VERB`. Exit status 0 is success; `status` prints `on` or `off`, then optionally an identity of
-    the present start (any word that changes when the node restarts by itself)."""
+    """Runs `command VERB`; the verbs are `on`, `off`, `graceful-off` and `status`, exit status 0 is success.
+
+    `status` prints `on` or `off`, then optionally an identity of the present start (any word that changes when the node
+    restarts by itself).
+    """
 
     def __init__(self, command: list[str], timeout_seconds: float = 120.0) -> None:
         """Run `command`, each time for at most `timeout_seconds`."""
@@ -221,22 +225,23 @@ class Power:
     async def _transition(self, reset_type: str) -> None:
         if reset_type == "Nmi":
             return
+        verb = "graceful-off" if reset_type in _GRACEFUL else "off"
         if reset_type in _TURN_OFF:
-            await self._go_off()
+            await self._go_off(verb)
             return
         # A simulator that ends in the middle of a restart must not leave the node off: it goes on when it comes back.
         self._data["resume"] = "on"
         if reset_type in _WARM:
             self._set(boot="None")  # the machine keeps its power: PowerState stays On, the host is gone
-            await self.driver.run("off")
+            await self.driver.run(verb)
         elif reset_type in _COLD:
-            await self._go_off()
+            await self._go_off(verb)
             await asyncio.sleep(self.timing.off)
         await self._go_on()
 
-    async def _go_off(self) -> None:
+    async def _go_off(self, verb: str) -> None:
         self._set(state="PoweringOff")
-        await self.driver.run("off")
+        await self.driver.run(verb)
         self._set(state="Off", boot="None")
 
     async def _go_on(self) -> None:

@@ -8,11 +8,14 @@ import json
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from .messages import message, refuse
+
+if TYPE_CHECKING:
+    from .accounts import Account
 
 Json = dict[str, Any]
 
@@ -33,6 +36,7 @@ class Call:
 
     request: web.Request
     body: Json
+    account: Account | None = None
 
 
 Getter = Callable[[], "Json | Awaitable[Json]"]
@@ -53,6 +57,9 @@ class Resource:
     # Another resource whose ETag a write may name as well (a settings object: the resource that it settles).
     etag_of: Getter | None = None
     content_type: str = "application/json"
+    # What a write needs (DSP0266 privileges), and what single methods need instead.
+    privilege: str = "ConfigureComponents"
+    own_privilege: dict[str, str] = field(default_factory=dict)
 
     def methods(self) -> list[str]:
         """Return the methods for the Allow header."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import paths as paths_module
+from .accounts import AccountResources, Accounts
 from .auth import Sessions
 from .bios import Bios
 from .chassis import ChassisResources
@@ -47,9 +48,8 @@ class Service:
         quirks = self.profile.quirks
         self.etags = ETags(**quirks.get("etag", {}))
         self.faults = Faults()
-        self.sessions = Sessions(
-            config.username, password_of(config), config.session_timeout_seconds, config.session_limit
-        )
+        self.accounts = Accounts(config.username, password_of(config), self.state)
+        self.sessions = Sessions(self.accounts, config.session_timeout_seconds, config.session_limit)
         self.bios = Bios(self.profile.registry, self.profile.initial, quirks, self.state)
         self.boot: Json = self.state.section(
             "boot",
@@ -90,6 +90,7 @@ class Service:
         self.updates = UpdateResources(self)
         parts: list[Any] = [
             CoreResources(self),
+            AccountResources(self),
             SystemResources(self),
             InventoryResources(self),
             ChassisResources(self),
@@ -112,7 +113,8 @@ class Service:
     def find(self, path: str) -> Resource | None:
         """Return the resource at a path."""
         wanted = paths_module.key(path)
-        resource = self.table.get(wanted)
+        # The Members property of a collection is another name for it (DSP0266).
+        resource = self.table.get(wanted) or self.table.get(wanted.removesuffix("/members"))
         if resource is not None:
             return resource
         for prefix, finder in self.finders:

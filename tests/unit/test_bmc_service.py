@@ -9,8 +9,10 @@ import pytest
 import requests
 
 from lab.bmc import profile
+from lab.bmc.accounts import Accounts
 from lab.bmc.auth import Sessions
 from lab.bmc.messages import RedfishError
+from lab.bmc.state import State
 from lab.bmc.testing import running
 from tests.unit.bmc_client import Client, message_keys
 
@@ -75,7 +77,7 @@ def test_there_is_a_limit_to_sessions_and_a_logout_makes_room(client: Client) ->
 
 def test_a_session_expires_by_its_last_use() -> None:
     clock = [0.0]
-    sessions = Sessions("admin", "secret", 60, 2, lambda: clock[0])
+    sessions = Sessions(Accounts("admin", "secret", State("p")), 60, 2, lambda: clock[0])
     token = sessions.login("admin", "secret", "here").token
     clock[0] = 50
     sessions.authenticate({"X-Auth-Token": token})
@@ -86,6 +88,81 @@ def test_a_session_expires_by_its_last_use() -> None:
         sessions.authenticate({"X-Auth-Token": token})
     assert refused.value.status == 401
     assert sessions.all() == []
+
+
+ACCOUNTS = "/redfish/v1/AccountService/Accounts"
+VISITOR = {"UserName": "eve", "Password": "long enough", "RoleId": "ReadOnly"}
+
+
+def as_account(client: Client, password: str = "long enough") -> Client:
+    visitor = Client(client.bmc, login=False)
+    visitor.http.auth = ("eve", password)
+    return visitor
+
+
+def test_accounts_are_added_changed_and_removed(client: Client) -> None:
+    created = client.post(ACCOUNTS, VISITOR)
+    assert created.status_code == 201
+    uri = created.headers["Location"]
+    assert created.json()["Password"] is None
+    assert client.post(ACCOUNTS, VISITOR).status_code == 400  # the name is taken
+    assert as_account(client).get(client.system).status_code == 200
+    assert client.patch(uri, {"Password": "another one", "RoleId": "Operator"}).status_code == 200
+    assert as_account(client).get(client.system).status_code == 401
+    assert as_account(client, "another one").get(client.system).status_code == 200
+    client.patch(uri, {"Enabled": False})
+    assert as_account(client, "another one").get(client.system).status_code == 401
+    assert client.request("DELETE", uri).status_code == 204
+    assert client.get(uri).status_code == 404
+    assert client.request("DELETE", f"{ACCOUNTS}/1").status_code == 400
+
+
+def test_a_role_allows_what_it_names(client: Client) -> None:
+    uri = client.post(ACCOUNTS, VISITOR).headers["Location"]
+    visitor = as_account(client)
+    for refused in (
+        visitor.stage({"WorkLdConfig": "IO_SENSITIVE"}),
+        visitor.reset(),
+        visitor.post(ACCOUNTS, {**VISITOR, "UserName": "bob"}),
+        visitor.patch(uri, {"RoleId": "Administrator"}),
+        visitor.post("/lab/faults", {"kind": "slow"}),
+    ):
+        assert refused.status_code == 403
+        assert message_keys(refused) == ["InsufficientPrivilege"]
+    assert visitor.patch(uri, {"Password": "my own choice"}).status_code == 200
+    client.patch(uri, {"RoleId": "Operator"})
+    operator = as_account(client, "my own choice")
+    assert operator.stage({"WorkLdConfig": "IO_SENSITIVE"}).status_code == 200
+    assert operator.patch("/redfish/v1/SessionService", {"SessionTimeout": 60}).status_code == 403
+
+
+def test_a_removed_account_loses_its_session(client: Client) -> None:
+    uri = client.post(ACCOUNTS, VISITOR).headers["Location"]
+    visitor = Client(client.bmc, login=False)
+    answer = visitor.post(SESSIONS, {"UserName": "eve", "Password": "long enough"})
+    visitor.http.headers["X-Auth-Token"] = answer.headers["X-Auth-Token"]
+    assert visitor.get(client.system).status_code == 200
+    client.request("DELETE", uri)
+    assert visitor.get(client.system).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"Password": "short"}, "PropertyValueOutOfRange"),
+        ({"RoleId": "King"}, "PropertyValueNotInList"),
+        ({"UserName": ""}, "PropertyValueOutOfRange"),
+        ({"Enabled": "yes"}, "PropertyValueTypeError"),
+        ({"Password": 1}, "PropertyValueTypeError"),
+        ({"Bogus": 1}, "PropertyUnknown"),
+        ({"Locked": True}, "PropertyNotWritable"),
+    ],
+)
+def test_a_wrong_account_is_refused(client: Client, change: dict[str, Any], key: str) -> None:
+    response = client.post(ACCOUNTS, {**VISITOR, **change})
+    assert response.status_code == 400
+    assert message_keys(response) == [key]
+    assert len(client.json(ACCOUNTS)["Members"]) == 1
 
 
 def test_the_session_timeout_can_be_set_within_bounds(client: Client) -> None:
@@ -145,6 +222,19 @@ def test_a_malformed_body_is_refused_without_a_traceback(client: Client, data: s
     assert response.status_code == 400
     assert message_keys(response)[0] in ("MalformedJSON", "UnrecognizedRequestBody")
     assert "Traceback" not in response.text
+
+
+def test_what_the_protocol_validator_of_dmtf_found(client: Client) -> None:
+    old = client.get("/redfish/v1/", headers={"OData-Version": "4.1"})
+    assert old.status_code == 412
+    assert message_keys(old) == ["HeaderInvalid"]
+    empty = client.patch(client.system, {"@odata.id": client.system})
+    assert empty.status_code == 400
+    assert message_keys(empty) == ["NoOperation"]
+    body = {"UserName": client.bmc.username, "Password": client.bmc.password}
+    assert Client(client.bmc, login=False).post(f"{SESSIONS}/Members", body).status_code == 201
+    described = client.get(client.bios).headers["Link"]
+    assert described == "<http://redfish.dmtf.org/schemas/v1/Bios.v1_2_0.json>; rel=describedby"
 
 
 def test_unknown_paths_and_methods_are_refused_properly(client: Client) -> None:
