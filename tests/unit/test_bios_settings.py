@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import bios_logical
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_measurements import (
     pending_measurement,
@@ -192,3 +194,23 @@ def test_every_logical_value_of_every_vendor_has_candidates_or_is_absent() -> No
 
 def test_a_plan_that_changes_nothing_asks_for_no_restart() -> None:
     assert Plan().restart_required == "none"
+
+
+def test_the_documentation_names_every_logical_setting_with_its_values() -> None:
+    rows = (Path(__file__).parents[2] / "docs" / "bios.md").read_text().splitlines()
+    for vendor in bios_logical.MAPS:
+        for name, values in vendor["logical"].items():
+            for value, candidates in values.items():
+                if name == "pcie_link_speed" and value not in ("auto", "gen4"):
+                    continue
+                row = next(line for line in rows if line.startswith(f"| `{name}` | `{value}` |"))
+                for attribute, wanted in candidates[0].items():
+                    assert f"{attribute}={wanted[0]}" in row, (vendor["vendor"], name, value)
+
+
+def test_the_role_offers_every_logical_setting_with_its_values() -> None:
+    text = (Path(__file__).parents[2] / "roles" / "bios" / "meta" / "argument_specs.yml").read_text()
+    options = yaml.safe_load(text)["argument_specs"]["main"]["options"]["bios_logical"]["options"]
+    assert set(options) == set(bios_logical.names())
+    for name, option in options.items():
+        assert set(option["choices"]) == set(bios_logical.values(name)), name
