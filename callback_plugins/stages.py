@@ -11,6 +11,7 @@ from ansible import constants as C  # noqa: N812 - its usual name
 from ansible import context
 from ansible.playbook.task_include import TaskInclude
 from ansible.plugins.callback.default import CallbackModule as DefaultCallback
+from ansible.utils import color
 from ansible.utils.color import stringc
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.console import (
     SHOWN_HOSTS,
@@ -65,6 +66,12 @@ _COLORS = {
     "ignored": C.COLOR_WARN,
 }
 _MARGIN = " " * 14
+_BOLD, _DIM = "1", "2"
+
+
+def _style(text: str, code: str) -> str:
+    """Make text bold or dim, which suits dark and light terminals alike, where Ansible colours at all."""
+    return f"\033[{code}m{text}\033[0m" if color.ANSIBLE_COLOR and text else text
 
 
 class CallbackModule(DefaultCallback):
@@ -86,9 +93,7 @@ class CallbackModule(DefaultCallback):
         self._alike: dict[tuple[str, str, str], list[str]] = {}
         self._checks: list[tuple[str, dict[str, Any]]] = []
         terminal = is_terminal()
-        self._live = LiveLine(
-            lambda line: self._display.display(f"  …  {line}", color=C.COLOR_VERBOSE), sys.stdout, terminal
-        )
+        self._live = LiveLine(lambda line: self._display.display(_style(f"  …  {line}", _DIM)), sys.stdout, terminal)
         if terminal:
             self._display.display = self._cleared(self._display.display)
 
@@ -124,9 +129,7 @@ class CallbackModule(DefaultCallback):
         check = " (check mode: nothing is changed)" if play.check_mode else ""
         where = f"  {host_list(hosts, 3)}" if hosts else ""
         self._display.display("")
-        self._display.display(
-            stringc(f"{number}{text}", C.COLOR_HIGHLIGHT) + stringc(f"{check}{where}", C.COLOR_VERBOSE)
-        )
+        self._display.display(_style(f"{number}{text}", _BOLD) + _style(f"{check}{where}", _DIM))
 
     def _hosts_of(self, play: Any) -> list[str]:
         try:
@@ -144,7 +147,7 @@ class CallbackModule(DefaultCallback):
         words = [f"{number} {word}" for word, number in self._counts.items() if word not in ("ok", "skipped")]
         if not words and not self._counts.get("ok") and self._counts.get("skipped"):
             words = [f"nothing to do here{self._skip_reason}"]
-        self._display.display(f"  {elapsed(took)}" + (f": {', '.join(words)}" if words else ""), color=C.COLOR_VERBOSE)
+        self._display.display(_style(f"  {elapsed(took)}" + (f": {', '.join(words)}" if words else ""), _DIM))
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
         self._display.display("  skipped: no host of the inventory belongs to this stage", color=C.COLOR_SKIP)
@@ -197,8 +200,8 @@ class CallbackModule(DefaultCallback):
         if self._display.verbosity > 2:
             self._handle_exception(result.result)
         status = "ignored" if ignore_errors else "FAILED"
-        self._count(status)
         if not self._gate(result):
+            self._count(status)
             self._line(status, result, self._message(result))
 
     def _message(self, result: Any) -> str:
@@ -292,20 +295,20 @@ class CallbackModule(DefaultCallback):
         return f" [{host}]"
 
     def _print(self, status: str, head: str, detail: str = "", task: Any = None) -> None:
-        color = _COLORS.get(status, C.COLOR_VERBOSE)
+        shade = _COLORS.get(status)
         lines = detail.splitlines()
         one_line = len(lines) == 1 and status not in ("FAILED", "UNREACHABLE", "ignored")
         text = f"{head}: {detail}" if one_line else head
         failed = status in ("FAILED", "UNREACHABLE")
         stderr = failed and self.get_option("display_failed_stderr")
         self._display.display(
-            "  " + stringc(f"{status:<11}", color) + " " + (stringc(text, color) if failed else text), stderr=stderr
+            "  " + stringc(f"{status:<11}", shade) + " " + (stringc(text, shade) if failed else text), stderr=stderr
         )
         if not one_line:
             for line in lines:
-                self._display.display(f"{_MARGIN}{line}", color=color if failed else None, stderr=stderr)
+                self._display.display(f"{_MARGIN}{line}", color=shade if failed else None, stderr=stderr)
         if failed and task is not None and (path := task.get_path()):
-            self._display.display(f"{_MARGIN}at {path}", color=C.COLOR_VERBOSE, stderr=stderr)
+            self._display.display(_style(f"{_MARGIN}at {path}", _DIM), stderr=stderr)
 
     def _gate(self, result: Any) -> bool:
         """Show the checks of a gate; return whether the task was one that judged."""
@@ -324,10 +327,10 @@ class CallbackModule(DefaultCallback):
     def _check(self, host: str, check: dict[str, Any]) -> None:
         where = self._at(host) if self._wide or check.get("status") not in ("OK", "SKIPPED") else ""
         status = str(check.get("status"))
-        color = _COLORS.get(status, C.COLOR_ERROR)
-        self._display.display("  " + stringc(f"{status:<11}", color) + f" {check_line(check)}{where}")
+        shade = _COLORS.get(status, C.COLOR_ERROR)
+        self._display.display("  " + stringc(f"{status:<11}", shade) + f" {check_line(check)}{where}")
         for line in check_details(check):
-            self._display.display(f"{_MARGIN}{line}", color=color)
+            self._display.display(f"{_MARGIN}{line}", color=shade)
 
     def _flush(self) -> None:
         """Print what was kept back to be told for many hosts at once."""
@@ -347,7 +350,7 @@ class CallbackModule(DefaultCallback):
             total = sum(seconds for _name, seconds in self._times)
             slow = ", ".join(f"{name} {elapsed(seconds)}" for name, seconds in self._times if seconds >= 1)
             self._display.display("")
-            self._display.display(f"{elapsed(total)} in all" + (f": {slow}" if slow else ""), color=C.COLOR_VERBOSE)
+            self._display.display(_style(f"{elapsed(total)} in all" + (f": {slow}" if slow else ""), _DIM))
         super().v2_playbook_on_stats(stats)
         if context.CLIARGS.get("check") and not self.get_option("check_mode_markers"):
-            self._display.display("This was check mode: nothing was changed.", color=C.COLOR_VERBOSE)
+            self._display.display(_style("This was check mode: nothing was changed.", _DIM))

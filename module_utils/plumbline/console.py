@@ -35,24 +35,20 @@ def elapsed(seconds: float) -> str:
 
 
 def check_line(check: Mapping[str, Any]) -> str:
-    """Return what follows the status of a check: what was judged, measured and required, on one line."""
+    """Return what follows the status of a check on its line: what was judged, and the figure or the reason."""
     what = f"{check.get('title') or check.get('name')} ({check.get('scope')})"
-    if check.get("status") == "SKIPPED" or not check.get("measured"):
-        return f"{what}: {check.get('reason', '')}"
+    if check.get("status") != "OK" or not check.get("measured"):
+        return printable(f"{what}: {check.get('reason', '')}")
     required = check.get("required")
-    return f"{what}: {check['measured']}" + (f"; required: {required}" if required else "")
+    return printable(f"{what}: {check['measured']}" + (f"; required: {required}" if required else ""))
 
 
 def check_details(check: Mapping[str, Any]) -> list[str]:
-    """Return the lines below a check that did not pass: why, the probable cause, the next command."""
+    """Return the lines below a check that did not pass: the probable cause and the next command."""
     if check.get("status") in ("OK", "SKIPPED"):
         return []
-    lines = [f"why:   {check['reason']}"] if check.get("measured") and check.get("reason") else []
-    if check.get("cause"):
-        lines.append(f"cause: {check['cause']}")
-    if check.get("next_command"):
-        lines.append(f"next:  {check['next_command']}")
-    return lines
+    lines = [f"cause: {printable(check['cause'])}"] if check.get("cause") else []
+    return lines + ([f"next:  {printable(check['next_command'])}"] if check.get("next_command") else [])
 
 
 def merge_checks(checks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, str]]:
