@@ -1,0 +1,255 @@
+"""Models on a node: one directory a revision, made aside and put in place by one rename, with a manifest of every byte.
+
+ROOT/NAME/REVISION/   config, tokenizer, weights, reference.json (how likely the source finds the known text), manifest.json
+ROOT/NAME/.REVISION.partial/   what is being made
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import checkpoint_convert, checkpoint_directory
+from .checkpoint_errors import CheckpointError
+from .engine_fitness import free_bytes
+from .gguf_file import read_header
+from .manifest import MANIFEST, SCHEMA, Refused, check_files, read_manifest, sha256_of_file
+from .safetensors_file import TensorSpec, read_tensors
+from .worker import run_worker
+
+# Raised when the same source would give other bytes; it is part of the revision.
+CONVERTER = 1
+REFERENCE = "reference.json"
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+_SHA256 = re.compile(r"^[0-9a-f]{64}$")
+_MARGIN_BYTES = 64 << 20
+# Measured on a model of 135 million parameters: transformers holds the weights 1.3 times while it dequantises, and torch itself 0.6 GB.
+_REFERENCE_FACTOR = 1.5
+_REFERENCE_BYTES = 1 << 30
+_CONVERT_NEEDS = ("checkpoint_writer", "gguf_architecture", "gguf_file", "gguf_tokenizer", "safetensors_file")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The model that shall be there. `source` lies on the node; its SHA-256 is what the inventory says it must be."""
+
+    root: Path
+    name: str
+    source: Path
+    source_sha256: str
+    format: str
+    dtype: str
+    text: str
+    engine_python: str
+    timeout_seconds: int = 3600
+
+    def __post_init__(self) -> None:
+        """Refuse what would end up in a path or could not be compared."""
+        if not _NAME.match(self.name):
+            raise CheckpointError(
+                f"model_name is {self.name!r}: expected letters, digits, '.', '_' and '-', for it names a directory."
+            )
+        if not _SHA256.match(self.source_sha256):
+            raise CheckpointError(
+                f"model_source_sha256 is {self.source_sha256!r}: expected the 64 hex digits of the source's SHA-256."
+            )
+        if not self.text.strip():
+            raise CheckpointError(
+                "The known text of the likelihood is empty: name a file with some sentences in model_likelihood_text_file."
+            )
+
+    @property
+    def revision(self) -> str:
+        """Names the model's bytes and what they are judged by: equal revisions mean equal directories."""
+        made_of = [
+            CONVERTER,
+            self.source_sha256,
+            self.format,
+            self.dtype,
+            hashlib.sha256(self.text.encode()).hexdigest(),
+        ]
+        return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:12]
+
+    @property
+    def path(self) -> Path:
+        """Directory of this revision."""
+        return self.root / self.name / self.revision
+
+    @property
+    def partial(self) -> Path:
+        """Where it is made before it is put in place."""
+        return self.root / self.name / f".{self.revision}.partial"
+
+
+def installed(wish: Wish) -> tuple[dict[str, Any], str] | None:
+    """Manifest and its SHA-256 of the model in place, every file of it checked; None where there is none. Raises CheckpointError."""
+    if not wish.path.exists():
+        return None
+    try:
+        manifest, manifest_sha256 = read_manifest(wish.path)
+        check_files(wish.path, manifest)
+    except Refused as refusal:
+        raise CheckpointError(
+            f"The model on the node is not what was put there: {refusal} To make it anew from its source, remove {wish.path} first; "
+            "a file that changed by itself means a failing disk or memory."
+        ) from None
+    return manifest, manifest_sha256
+
+
+def install(wish: Wish) -> tuple[dict[str, Any], str]:
+    """Make the model from its source and put it in place. Raises CheckpointError, and leaves nothing, when it cannot be done."""
+    wish.partial.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(wish):
+        _check_source(wish)
+        wish.partial.mkdir(mode=0o755, exist_ok=True)
+        try:
+            tensors, hashes = _gguf(wish) if wish.format == "gguf" else _directory(wish)
+            _memory(wish, sum(math.prod(spec.shape) for _, spec in tensors.values()))
+            reference = run_worker(
+                wish.engine_python, "likelihood_reference", (), _reference_job(wish), timeout=wish.timeout_seconds
+            )
+            (wish.partial / REFERENCE).write_text(json.dumps(reference.result) + "\n", encoding="utf-8")
+            manifest = _manifest(wish, tensors, hashes)
+            text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+            (wish.partial / MANIFEST).write_text(text, encoding="utf-8")
+            _settle(wish.partial)
+            wish.partial.rename(wish.path)
+        except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt):
+                shutil.rmtree(wish.partial, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise CheckpointError(
+                    f"The model {wish.name} could not be made at {wish.root} ({error}): free disk there, then run again."
+                ) from None
+            raise
+    return manifest, hashlib.sha256(text.encode()).hexdigest()
+
+
+def source_bytes(source: Path) -> int:
+    """Size of a source, a file or a directory."""
+    if source.is_dir():
+        return sum((source / name).stat().st_size for name in checkpoint_directory.taken_files(source))
+    return source.stat().st_size
+
+
+def _check_source(wish: Wish) -> None:
+    kind = "directory" if wish.format == "safetensors" else "file"
+    if not (wish.source.is_dir() if kind == "directory" else wish.source.is_file()):
+        raise CheckpointError(
+            f"The source of the model, {wish.source}: expected a {kind} for the format {wish.format}, found none; look at model_source."
+        )
+    found = checkpoint_directory.digest(wish.source) if kind == "directory" else sha256_of_file(wish.source)
+    if found != wish.source_sha256:
+        raise CheckpointError(
+            f"The source of the model, {wish.source}: expected the SHA-256 {wish.source_sha256} (model_source_sha256), found {found}; "
+            "copy it again from where it came, or correct the variable if this is the file you trust."
+        )
+
+
+def _gguf(wish: Wish) -> tuple[dict[str, tuple[str, TensorSpec]], dict[str, str]]:
+    shards = checkpoint_convert.shards_of(read_header(wish.source), wish.dtype)
+    _claim(wish, sum(shard.size_bytes for shard in shards))
+    job = {"source": str(wish.source), "target": str(wish.partial), "dtype": wish.dtype, "source_key": wish.revision}
+    done = run_worker(
+        wish.engine_python,
+        "checkpoint_convert",
+        _CONVERT_NEEDS,
+        json.dumps(job),
+        timeout=wish.timeout_seconds,
+        unprivileged=False,
+    )
+    return {tensor.name: (shard.name, tensor) for shard in shards for tensor in shard.tensors}, done.result["shards"]
+
+
+def _directory(wish: Wish) -> tuple[dict[str, tuple[str, TensorSpec]], dict[str, str]]:
+    tensors = checkpoint_directory.check(wish.source)
+    _claim(wish, source_bytes(wish.source))
+    checkpoint_directory.copy(wish.source, wish.partial)
+    return tensors, {}
+
+
+def _claim(wish: Wish, wanted: int) -> None:
+    # What an interrupted run has finished need not be written again.
+    there = sum(path.stat().st_size for path in wish.partial.iterdir() if path.is_file())
+    free = free_bytes(str(wish.partial))
+    if free + there < wanted + _MARGIN_BYTES:
+        raise CheckpointError(
+            f"The model {wish.name} needs {(wanted + _MARGIN_BYTES) / 1e9:.2f} GB at {wish.root}, {(free + there) / 1e9:.2f} GB are free: "
+            "free some, or set model_root to a larger file system."
+        )
+
+
+def _memory(wish: Wish, parameters: int) -> None:
+    wanted, found = int(4 * parameters * _REFERENCE_FACTOR) + _REFERENCE_BYTES, available_memory()
+    if found is not None and found < wanted:
+        raise CheckpointError(
+            f"The likelihood of the source of {wish.name} needs {wanted / 1e9:.1f} GB of memory (float32), "
+            f"{found / 1e9:.1f} GB are available: stop what else runs on this machine, or use a larger one."
+        )
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes that new work could use without swapping, None where the kernel does not say."""
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(encoding="ascii"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
+
+
+def _reference_job(wish: Wish) -> str:
+    return json.dumps({"source": str(wish.source), "format": wish.format, "text": wish.text})
+
+
+def _manifest(wish: Wish, tensors: dict[str, tuple[str, TensorSpec]], hashes: dict[str, str]) -> dict[str, Any]:
+    files = {}
+    for path in sorted(wish.partial.iterdir()):
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": hashes.get(path.name) or sha256_of_file(path)}
+    for shard in {name for name, _ in tensors.values()}:
+        read_tensors(wish.partial / shard)
+    return {
+        "schema": SCHEMA,
+        "name": wish.name,
+        "revision": wish.revision,
+        "source": {"file": wish.source.name, "sha256": wish.source_sha256, "format": wish.format},
+        "dtype": wish.dtype,
+        "text_sha256": hashlib.sha256(wish.text.encode()).hexdigest(),
+        "files": files,
+        "tensors": {
+            name: {"file": shard, "dtype": spec.dtype, "shape": list(spec.shape)}
+            for name, (shard, spec) in sorted(tensors.items())
+        },
+    }
+
+
+def _settle(directory: Path) -> None:
+    """Readable for the server's user, not writable, and on the disk."""
+    for path in directory.iterdir():
+        path.chmod(0o644)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    directory.chmod(0o755)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _alone(wish: Wish) -> Iterator[None]:
+    with (wish.partial.parent / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CheckpointError(
+                f"Another run is making the model {wish.name}: wait for it to end, then run again."
+            ) from None
+        yield

@@ -1,0 +1,101 @@
+"""Compare a served model with its source on a known text: would it answer as it should?
+
+A checkpoint can load without a word and answer nonsense (a tied embedding dropped, rows in another order, weights of another model).
+Nothing but its likelihood tells: mean log-probability of each token of a text given the tokens before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# So near to ln(size of the vocabulary), the model finds every token equally likely.
+_UNIFORM_TOLERANCE = 0.02
+
+
+def measurements(
+    scope: str,
+    reference: Mapping[str, Any],
+    served: Mapping[str, Any],
+    conditions: Mapping[str, Any],
+    next_command: str,
+) -> list[dict[str, Any]]:
+    """Three measurements for the gate: the tokenizer's agreement, the likelihood, and the agreement on the most likely token.
+
+    The likelihood is the geometric mean of the probabilities of the text's tokens, exp(mean log-probability), and its limit is the
+    source's. Both are taken per token of the source, so that they compare even where the tokenizers differ.
+    """
+    tokens_agree = list(reference["token_ids"]) == list(served["token_ids"])
+    count = len(reference["logprobs"])
+    source_nll = -math.fsum(reference["logprobs"]) / count
+    told = {
+        **conditions,
+        "tokens": count + 1,
+        "vocabulary": reference["vocab_size"],
+        "source_nll": round(source_nll, 5),
+    }
+    common = {"scope": scope, "next_command": next_command}
+    tokenizer = {
+        "name": "model_tokenizer",
+        "value": tokens_agree,
+        "expected": True,
+        "conditions": {**told, "served_tokens": len(served["token_ids"])},
+        "cause": "" if tokens_agree else _first_difference(reference["token_ids"], served["token_ids"]),
+        **common,
+    }
+    if not served["logprobs"] or not all(math.isfinite(value) for value in served["logprobs"]):
+        reason = "the engine gave probabilities that are not finite: a weight is damaged, or the dtype cannot hold the activations"
+        broken = [
+            {"name": name, "error": reason, "conditions": told, **common}
+            for name in ("model_likelihood", "model_agreement")
+        ]
+        return [tokenizer, *broken]
+    nll = -math.fsum(served["logprobs"]) / count
+    told["served_nll"] = round(nll, 5)
+    likelihood = {
+        "name": "model_likelihood",
+        "value": math.exp(-nll),
+        "unit": "1",
+        "statistic": f"geometric mean over {count} tokens",
+        "limit": math.exp(-source_nll),
+        "limit_source": "the source of the model in transformers, float32",
+        "conditions": told,
+        "cause": _cause(nll, source_nll, int(reference["vocab_size"])),
+        **common,
+    }
+    agreement: dict[str, Any] = {"name": "model_agreement", "conditions": told, **common}
+    if tokens_agree:
+        same = sum(1 for ours, theirs in zip(served["top"], reference["top"]) if ours == theirs)
+        agreement.update(
+            {
+                "value": same / count,
+                "unit": "1",
+                "statistic": f"fraction of {count} positions with the same most likely token",
+            }
+        )
+    else:
+        agreement["error"] = "the tokenizers differ, so that positions cannot be compared"
+    return [tokenizer, likelihood, agreement]
+
+
+def _cause(nll: float, source_nll: float, vocabulary: int) -> str:
+    if abs(nll - source_nll) < 0.05 * source_nll:
+        return ""
+    uniform = math.log(vocabulary)
+    if abs(nll - uniform) < _UNIFORM_TOLERANCE * uniform:
+        return (
+            f"every token is equally likely (mean -ln p {nll:.2f}, ln {vocabulary} is {uniform:.2f}): the embedding or the output matrix "
+            "is missing or zero; look at tie_word_embeddings and model.embed_tokens.weight"
+        )
+    return (
+        f"the model loads but is not its source (mean -ln p {nll:.2f} against {source_nll:.2f}): "
+        "tensors are missing, damaged or in another order"
+    )
+
+
+def _first_difference(ours: Sequence[int], theirs: Sequence[int]) -> str:
+    for position, (one, other) in enumerate(zip(ours, theirs)):
+        if one != other:
+            return f"the converted tokenizer differs from the source's at token {position}: {other} instead of {one}"
+    return f"the converted tokenizer gives {len(theirs)} tokens, the source's {len(ours)}"

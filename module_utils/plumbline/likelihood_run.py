@@ -1,0 +1,70 @@
+"""Measure a model's likelihood in the engine that will serve, or read what an approval has recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import likelihood_served  # noqa: F401 - carried to the node because it is named here; it runs in the engine's Python
+from .checkpoint_errors import CheckpointError
+from .checkpoint_store import REFERENCE
+from .likelihood import measurements
+from .worker import run_worker
+
+NAMES = ("model_tokenizer", "model_likelihood", "model_agreement")
+# vLLM's in-process engine: one start of Python instead of two. No compiler is asked for, since a node has none.
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+_BLOCK = 128
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine that will serve: its id and Python, the options and environment variables it will have, and a time limit in seconds."""
+
+    id: str
+    python: str
+    options: Mapping[str, str]
+    environment: Mapping[str, str]
+    timeout_seconds: int
+
+
+def skipped(model: Path, reason: str) -> list[dict[str, Any]]:
+    """The measurements of a model that was not loaded."""
+    return [{"name": name, "scope": model.parent.name, "skipped": reason} for name in NAMES]
+
+
+def measure(model: Path, text: str, engine: Engine) -> list[dict[str, Any]]:
+    """Load the model into vLLM and compare it with its source. A model that the engine refuses is an error of the measurement."""
+    reference = json.loads((model / REFERENCE).read_text(encoding="utf-8"))
+    # Room for a tokenizer that cuts the text into twice as many tokens; a whole number of cache blocks.
+    length = -(-2 * len(reference["token_ids"]) // _BLOCK) * _BLOCK
+    job = json.dumps({"model": str(model), "text": text, "options": dict(engine.options), "max_model_len": length})
+    conditions = {"engine": engine.id, "revision": model.name, **engine.options}
+    command = f"/opt/plumbline/bin/plumbline-verify-model {model}"
+    environment = {**_ENVIRONMENT, **engine.environment}
+    try:
+        done = run_worker(
+            engine.python, "likelihood_served", (), job, timeout=engine.timeout_seconds, environment=environment
+        )
+    except CheckpointError as error:
+        reason = f"the engine could not load the model: {error}"
+        return [
+            {
+                "name": name,
+                "scope": model.parent.name,
+                "error": reason,
+                "conditions": conditions,
+                "next_command": command,
+            }
+            for name in NAMES
+        ]
+    told = {**conditions, "peak_memory_bytes": done.peak_bytes}
+    return measurements(model.parent.name, reference, done.result, told, command)
