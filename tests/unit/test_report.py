@@ -126,7 +126,10 @@ def test_a_failed_task_is_critical_until_its_stage_goes_through(run: Run) -> Non
     assert (report.status, report.hosts[0].stages["engine"].status) == ("CRITICAL", "CRITICAL")
     assert [problem.what for problem in report.problems()] == ["task: The engine is installed"]
     assert "no space left" in page(run).text
-    run.write("node1", "stage", "engine", seconds=9.0, changed=2, failed=0)  # resumed under the same run id
+    run.write("node1", "failure", "engine", task="The engine works", message="no GPU", unreachable=False, handled=False)
+    run.write("node1", "stage", "engine", seconds=3.0, changed=0, failed=1)  # resumed under the same run id
+    assert [problem.reason for problem in run.report.problems()] == ["no GPU"]
+    run.write("node1", "stage", "engine", seconds=9.0, changed=2, failed=0)
     assert (run.report.status, run.report.hosts[0].changed) == ("OK", 2)
 
 

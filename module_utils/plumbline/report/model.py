@@ -290,6 +290,7 @@ def _host(name: str, evidence: Evidence) -> Host:
     host = Host(name=str(evidence.records[0]["host"]) if evidence.records else name, problems=evidence.problems)
     latest: dict[tuple[str, str, str], Check] = {}
     failures: dict[str, list[Failure]] = {}
+    attempt: dict[str, list[Failure]] = {}
     for record in evidence.records:
         stage, kind = str(record["stage"]), record["kind"]
         row = host.stages.setdefault(stage, Stage(stage, SKIPPED))
@@ -300,14 +301,16 @@ def _host(name: str, evidence: Evidence) -> Host:
         elif kind == "failure" and not record.get("handled"):
             unreachable = bool(record.get("unreachable"))
             failure = Failure(host.name, stage, str(record.get("task") or ""), record["message"], unreachable)
-            failures.setdefault(stage, []).append(failure)
+            attempt.setdefault(stage, []).append(failure)
         elif kind == "restart":
             host.restarts += 1
         elif kind == "stage":
             row.seconds += _number(record.get("seconds"))
             row.changed += int(_number(record.get("changed")))
-            if not record.get("failed"):  # a later pass went through: what failed before is mended
-                failures.pop(stage, None)
+            # A stage that was gone through again, in a resumed run, stands as it ended the last time.
+            failures[stage] = attempt.pop(stage, [])
+    failures.update(attempt)  # the run was cut off within this stage
+    failures = {stage: found for stage, found in failures.items() if found}
     host.checks = list(latest.values())
     host.failures = [failure for found in failures.values() for failure in found]
     for stage, row in host.stages.items():
