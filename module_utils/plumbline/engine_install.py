@@ -210,7 +210,9 @@ def _uv(wish: Wish, run: Run) -> tuple[str, Sources]:
             )
     listing = run([str(python), "-m", "pip", "config", "list"], {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, 60)
     if listing.returncode != 0:
-        raise EngineError(f"The node's pip configuration cannot be read ({_last_line(listing)}): repair it (pip config debug), then run again.")
+        raise EngineError(
+            f"The node's pip configuration cannot be read ({_last_line(listing)}): repair it (pip config debug), then run again."
+        )
     node = from_pip_config(listing.stdout)
     return str(uv), with_inventory(node, wish.find_links, wish.index_url, wish.wheelhouse)
 
