@@ -110,6 +110,11 @@ def test_nothing_judged_is_never_ok(run: Run) -> None:
     assert "no gate has judged anything" in summary.verdict(run.report)
 
 
+def test_all_skipped_is_not_passed(run: Run) -> None:
+    run.check("node1", "driver", skipped="no NVIDIA device")
+    assert (run.report.status, run.report.headline) == ("SKIPPED", "Every check was skipped: nothing here could be judged")
+
+
 def test_a_failed_task_is_critical_until_its_stage_goes_through(run: Run) -> None:
     run.memory("node1", 0.8)
     run.write(

@@ -210,6 +210,8 @@ class Report:
         checks, counts = self.checks, self.counts
         if not checks and not any(host.failures or host.problems for host in self.hosts):
             return "No gate has judged anything"
+        if self.status == SKIPPED:
+            return "Every check was skipped: nothing here could be judged"
         bad = [host for host in self.hosts if host.status in FAILING]
         if len(self.hosts) > 1:
             total = self._hosts(len(self.hosts))
