@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import errno
 import logging
 import signal
@@ -38,6 +37,9 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--generate-certificate", type=Path, metavar="DIR", help="make a CA and a certificate there and use them"
     )
+    parser.add_argument(
+        "--count", type=int, default=1, metavar="N", help="simulate N machines, on N ports from --port on (a fleet)"
+    )
     parser.add_argument("--verbose", action="store_true", help="log more")
     return parser.parse_args(arguments)
 
@@ -69,18 +71,47 @@ def _configuration(options: argparse.Namespace) -> Config:
     return config
 
 
-async def _serve(config: Config) -> None:
-    context = server_context(str(config.cert_file), str(config.key_file))
-    server = BmcServer(Service(config), context)
+def _fleet(config: Config, count: int) -> list[Config]:
+    """Return one configuration a machine: its own port, name and state file."""
+    if count == 1:
+        return [config]
+    if count < 1 or (config.port and config.port + count - 1 > 65535):
+        raise ConfigError(f"{count} machines from port {config.port} on do not fit; choose another --count or --port.")
+    name, state_file = config.node or "node", config.state_file
+    return [
+        replace(
+            config,
+            port=config.port + index if config.port else 0,
+            node=f"{name}{index + 1}",
+            state_file=f"{state_file}.{index + 1}" if state_file else None,
+        )
+        for index in range(count)
+    ]
+
+
+async def _serve(configurations: list[Config]) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, ended.set)
+    first = configurations[0]
+    context = server_context(str(first.cert_file), str(first.key_file))
+    servers: list[BmcServer] = []
+    try:
+        for config in configurations:
+            servers.append(BmcServer(Service(config), context))
+            await _start(servers[-1])
+        await ended.wait()
+    finally:
+        for server in servers:
+            await server.stop()
+
+
+async def _start(server: BmcServer) -> None:
+    config = server.service.config
     try:
         await server.start()
     except OSError as error:
-        with contextlib.suppress(Exception):
-            await server.stop()
         reason = "the address is in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
         raise ConfigError(
             f"Port {config.port} on {config.listen} cannot be used: {reason}; "
@@ -89,8 +120,6 @@ async def _serve(config: Config) -> None:
     print(
         f"BMC simulator: https://{config.listen}:{server.port}/redfish/v1 ({server.service.profile.name})", flush=True
     )
-    await ended.wait()
-    await server.stop()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -104,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
     # What is not HTTP at all is answered with 400 by aiohttp, and is no news; errors of ours are logged by app.py.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     try:
-        asyncio.run(_serve(_configuration(options)))
+        asyncio.run(_serve(_fleet(_configuration(options), options.count)))
     except (ConfigError, ProfileError, StateError, RedfishError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

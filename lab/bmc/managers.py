@@ -171,6 +171,8 @@ class ManagerResources:
             "Created": entry["created"],
             "Severity": entry["severity"],
             "Message": entry["message"],
+            "MessageId": "Simulator.1.0.Event",
+            "MessageArgs": [],
         }
 
     def entries(self) -> Json:

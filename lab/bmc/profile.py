@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,21 @@ def _load_data(name_or_path: str, seen: tuple[str, ...] = ()) -> tuple[str, Json
 
 
 def load(name_or_path: str, overrides: Json | None = None) -> Profile:
-    """Return a profile by name or file; `overrides` are merged over it."""
+    """Return a profile by name or file; `overrides` are merged over it.
+
+    A profile is read-only. The ones that come with the simulator are read once: a fleet of 200 shares them.
+    """
+    if not overrides and name_or_path in available():
+        return _load_shared(name_or_path)
+    return _load(name_or_path, overrides)
+
+
+@cache
+def _load_shared(name: str) -> Profile:
+    return _load(name, None)
+
+
+def _load(name_or_path: str, overrides: Json | None) -> Profile:
     name, data, path = _load_data(name_or_path)
     if overrides:
         data = _merge(data, overrides)

@@ -113,6 +113,33 @@ def test_it_serves_without_a_config_file(checkout: Path, tmp_path: Path) -> None
     assert (tmp_path / "tls" / "bmc.key").stat().st_mode & 0o077 == 0
 
 
+def test_it_serves_a_fleet(checkout: Path, tmp_path: Path) -> None:
+    options = ("--port", "0", "--count", "3", "--generate-certificate", str(tmp_path), "--state-file")
+    with started(checkout, *options, str(tmp_path / "state"), BMC_PASSWORD="secret") as (process, address):
+        assert process.stdout is not None
+        addresses = [address, *(process.stdout.readline().split("https://")[1].split("/")[0] for _ in range(2))]
+        http = requests.Session()
+        http.trust_env, http.verify, http.auth = False, str(tmp_path / "ca.pem"), ("admin", "secret")
+        path = "/redfish/v1/Systems/1/Bios/Settings"
+        body = {"Attributes": {"WorkLdConfig": "IO_SENSITIVE"}}
+        assert http.patch(f"https://{addresses[1]}{path}", json=body, timeout=20).status_code == 200
+        seen = [http.get(f"https://{one}{path}", timeout=20).json()["Attributes"] for one in addresses]
+        assert seen == [{}, body["Attributes"], {}]
+        names = [http.get(f"https://{one}/redfish/v1/Systems/1", timeout=20).json()["HostName"] for one in addresses]
+        assert names == ["node1", "node2", "node3"]
+        http.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=START_SECONDS) == 0
+    assert len(list(tmp_path.glob("state.[123]"))) == 3
+
+
+def test_a_fleet_that_does_not_fit_is_refused(checkout: Path, tmp_path: Path) -> None:
+    line = refused(
+        checkout, "--count", "9", "--port", "65530", "--generate-certificate", str(tmp_path), BMC_PASSWORD="x"
+    )
+    assert "do not fit" in line
+
+
 def test_a_port_in_use_is_one_sentence(checkout: Path, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
