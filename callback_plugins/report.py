@@ -36,7 +36,8 @@ short_description: Make the report of a run from its evidence
 version_added: 0.1.0
 description:
   - Appends to a host's evidence what no gate sees, that is, tasks that failed, hosts that could not be reached, restarts
-    (a changed task with the tag C(reboot)), and how long each stage took. Secrets are never written.
+    (M(ansible.builtin.reboot), M(plumbline.plumbline.redfish_power), or a changed task with the tag C(reboot) of its own),
+    and how long each stage took. Secrets are never written.
   - At the end of the run, also when every host has failed, makes C(report.html), C(report.md) and C(junit.xml) beside
     the evidence and prints the gate table, the endpoint with one real answer, and the verdict.
   - C(failed=0) is not success. The verdict's OK is.
@@ -83,7 +84,7 @@ class CallbackModule(CallbackBase):
         if not result.result.get("changed"):
             return
         tally.changed += 1
-        if "reboot" in (result.task.tags or []) and not result.task.check_mode:
+        if _restarts(result.task) and not result.task.check_mode:
             self._keep(result, "restart", {"how": str(result.task_name), "seconds": result.result.get("elapsed")})
 
     def v2_runner_on_skipped(self, result: Any) -> None:
@@ -199,6 +200,18 @@ class CallbackModule(CallbackBase):
             return None
         self._files[host] = evidence_path(str(artifacts), str(run), host)
         return self._files[host]
+
+
+def _restarts(task: Any) -> bool:
+    """Return whether a task that changed something restarted the machine, wherever in the chain it stands.
+
+    Its own tag counts, not one that it inherits from its play, where every task has it.
+    """
+    action = str(task.action).rsplit(".", 1)[-1]
+    if action == "redfish_power":
+        how = f"{task.args.get('state') or ''} {task.args.get('reset_type') or ''}".lower()
+        return "cycle" in how or "restart" in how
+    return action == "reboot" or "reboot" in (task._tags or [])
 
 
 def _has_rescue(task: Any) -> bool:

@@ -116,7 +116,8 @@ class Host:
             address = check.record.get("endpoint") or (check.record.get("conditions") or {}).get("endpoint")
             if address:
                 return str(address)
-        return ""
+        answer = self.answer
+        return str(answer.scope) if answer is not None and str(answer.scope).startswith("http") else ""
 
 
 @dataclass
