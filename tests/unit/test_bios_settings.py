@@ -26,6 +26,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios
     is_nested,
     plan,
 )
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_vendors import MAPS
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import judge_all
 
 RULES = {"bios_setting": {"kind": "equals"}, "bios_pending_values": {"kind": "equals"}}
@@ -183,7 +184,7 @@ def test_a_vendor_s_known_locks_count_where_the_registry_says_nothing() -> None:
 
 
 def test_every_logical_value_of_every_vendor_has_candidates_or_is_absent() -> None:
-    for vendor in bios_logical.MAPS:
+    for vendor in MAPS:
         for name, values in vendor["logical"].items():
             assert name in bios_logical.names()
             for value, candidates in values.items():
@@ -198,7 +199,7 @@ def test_a_plan_that_changes_nothing_asks_for_no_restart() -> None:
 
 def test_the_documentation_names_every_logical_setting_with_its_values() -> None:
     rows = (Path(__file__).parents[2] / "docs" / "bios.md").read_text().splitlines()
-    for vendor in bios_logical.MAPS:
+    for vendor in MAPS:
         for name, values in vendor["logical"].items():
             for value, candidates in values.items():
                 if name == "pcie_link_speed" and value not in ("auto", "gen4"):

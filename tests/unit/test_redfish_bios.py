@@ -243,6 +243,14 @@ def test_a_stuck_job_of_dell_is_found_after_the_restart() -> None:
         assert "waits for a restart" in found["SriovGlobalEnable"]
 
 
+def test_nothing_is_queued_behind_a_job_of_dell_that_blocks_it() -> None:
+    with running("dell-r750") as bmc:
+        stage(bmc, settings={"SriovGlobalEnable": "Enabled"})
+        with pytest.raises(RedfishError, match="another configuration job seems to block the queue"):
+            stage(bmc, settings={"LogicalProc": "Disabled"})
+        assert bmc.pending == {"SriovGlobalEnable": "Enabled"}
+
+
 def test_without_the_settings_annotation_its_usual_places_are_tried() -> None:
     with running(profile_overrides={"quirks": {"settings_annotation": False}}) as bmc:
         assert stage(bmc, settings={"PcieHotPlugEnable": "Enabled"})["settings_uri"].endswith("/Bios/Settings")

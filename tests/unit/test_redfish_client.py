@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_client import (
-    ConflictError,
     RedfishClient,
     etag_forms,
     link,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_connection import (
+    ConflictError,
     ConnectionOptions,
     RedfishError,
     error_text,
