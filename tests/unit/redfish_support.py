@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_client import RedfishClient
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_connection import ConnectionOptions
+
 from lab.bmc.testing import RunningBmc
 
 
