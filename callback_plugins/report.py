@@ -84,7 +84,7 @@ class CallbackModule(CallbackBase):
         if not result.result.get("changed"):
             return
         tally.changed += 1
-        if _restarts(result.task) and not result.task.check_mode:
+        if _restarts(result.task, self._play) and not result.task.check_mode:
             self._keep(result, "restart", {"how": str(result.task_name), "seconds": result.result.get("elapsed")})
 
     def v2_runner_on_skipped(self, result: Any) -> None:
@@ -202,16 +202,16 @@ class CallbackModule(CallbackBase):
         return self._files[host]
 
 
-def _restarts(task: Any) -> bool:
+def _restarts(task: Any, play: Any) -> bool:
     """Return whether a task that changed something restarted the machine, wherever in the chain it stands.
 
-    Its own tag counts, not one that it inherits from its play, where every task has it.
+    The tag counts where it is the task's; in a play that has it, every task does.
     """
     action = str(task.action).rsplit(".", 1)[-1]
     if action == "redfish_power":
         how = f"{task.args.get('state') or ''} {task.args.get('reset_type') or ''}".lower()
         return "cycle" in how or "restart" in how
-    return action == "reboot" or "reboot" in (task._tags or [])
+    return action == "reboot" or ("reboot" in (task.tags or []) and "reboot" not in (play.tags or []))
 
 
 def _has_rescue(task: Any) -> bool:
