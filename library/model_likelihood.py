@@ -80,7 +80,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 measurements:
-  description: C(model_tokenizer), C(model_likelihood) and C(model_agreement), for the gate.
+  description: C(model_tokenizer), C(model_likelihood), C(model_information) and C(model_agreement), for the gate.
   returned: always
   type: list
   elements: dict

@@ -11,7 +11,7 @@ from typing import Any
 from . import gguf_architecture, gguf_tokenizer
 from .checkpoint_errors import CheckpointError
 from .checkpoint_writer import DEFAULT_SHARD_BYTES, Array, Shard, index_of, plan, write_shards
-from .gguf_file import TENSOR_TYPES, GgufHeader, read_header
+from .gguf_file import TENSOR_TYPES, GgufHeader, GgufTensor, read_header
 from .worker_result import say
 
 _PIECE_VALUES = 16 << 20  # 64 MiB in float32
@@ -50,8 +50,6 @@ def convert(
 def _pieces(descriptor: int, mapped: gguf_architecture.Mapped) -> Iterator[Array]:
     """The values of a tensor in the order of the checkpoint, some rows at a time."""
     import numpy as np  # noqa: PLC0415
-    from gguf import GGMLQuantizationType  # noqa: PLC0415
-    from gguf.quants import dequantize  # noqa: PLC0415
 
     tensor = mapped.source
     _, block, block_bytes = TENSOR_TYPES[tensor.type]
@@ -68,15 +66,24 @@ def _pieces(descriptor: int, mapped: gguf_architecture.Mapped) -> Iterator[Array
                 f"The tensor {tensor.name} ends early: the source was cut while it was read; copy it again."
             )
         data = np.frombuffer(raw, dtype=np.uint8).reshape(count, row_bytes)
-        if tensor.type_name in ("F32", "F16"):
-            values = data.view("<f4" if tensor.type_name == "F32" else "<f2").astype(np.float32)
-        else:
-            values = dequantize(data, GGMLQuantizationType(tensor.type))
+        values = _values(data, tensor)
         if mapped.interleaved_heads:
             # llama.cpp puts the two halves of each head's rotary dimensions side by side; Hugging Face keeps them apart.
             values = values.reshape(-1, head_rows // 2, 2, width).swapaxes(1, 2)
         yield np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
         os.posix_fadvise(descriptor, tensor.offset + first * row_bytes, len(raw), os.POSIX_FADV_DONTNEED)
+
+
+def _values(data: Array, tensor: GgufTensor) -> Array:
+    """Rows of raw bytes as float32."""
+    import numpy as np  # noqa: PLC0415
+
+    if tensor.type_name in ("F32", "F16"):
+        return data.view("<f4" if tensor.type_name == "F32" else "<f2").astype(np.float32)
+    from gguf import GGMLQuantizationType  # noqa: PLC0415
+    from gguf.quants import dequantize  # noqa: PLC0415
+
+    return dequantize(data, GGMLQuantizationType(tensor.type))
 
 
 def main(job_text: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 # So near to ln(size of the vocabulary), the model finds every token equally likely.
 _UNIFORM_TOLERANCE = 0.02
+NAMES = ("model_tokenizer", "model_likelihood", "model_information", "model_agreement")
 
 
 def measurements(
@@ -21,10 +22,12 @@ def measurements(
     conditions: Mapping[str, Any],
     next_command: str,
 ) -> list[dict[str, Any]]:
-    """Three measurements for the gate: the tokenizer's agreement, the likelihood, and the agreement on the most likely token.
+    """What the gate judges, see NAMES.
 
     The likelihood is the geometric mean of the probabilities of the text's tokens, exp(mean log-probability), and its limit is the
-    source's. Both are taken per token of the source, so that they compare even where the tokenizers differ.
+    source's. Both are taken per token of the source, so that they compare even where the tokenizers differ. The information needs no
+    source, so that one which is nonsense itself is found out: the part of a uniform guess's uncertainty, ln(vocabulary), that the model
+    takes away. It is near 0 for equal or random logits and above 0.5 for a language model on plain text in its language.
     """
     tokens_agree = list(reference["token_ids"]) == list(served["token_ids"])
     count = len(reference["logprobs"])
@@ -64,6 +67,15 @@ def measurements(
         "cause": _cause(nll, source_nll, int(reference["vocab_size"])),
         **common,
     }
+    information = {
+        "name": "model_information",
+        "value": 1 - nll / math.log(reference["vocab_size"]),
+        "unit": "1",
+        "statistic": "1 - mean(-ln p) / ln(vocabulary)",
+        "conditions": told,
+        "cause": _cause(nll, source_nll, int(reference["vocab_size"])),
+        **common,
+    }
     agreement: dict[str, Any] = {"name": "model_agreement", "conditions": told, **common}
     if tokens_agree:
         same = sum(1 for ours, theirs in zip(served["top"], reference["top"]) if ours == theirs)
@@ -76,18 +88,19 @@ def measurements(
         )
     else:
         agreement["error"] = "the tokenizers differ, so that positions cannot be compared"
-    return [tokenizer, likelihood, agreement]
+    return [tokenizer, likelihood, information, agreement]
 
 
 def _cause(nll: float, source_nll: float, vocabulary: int) -> str:
-    if abs(nll - source_nll) < 0.05 * source_nll:
-        return ""
     uniform = math.log(vocabulary)
     if abs(nll - uniform) < _UNIFORM_TOLERANCE * uniform:
+        whose = "its source too" if abs(source_nll - uniform) < _UNIFORM_TOLERANCE * uniform else "not so in its source"
         return (
-            f"every token is equally likely (mean -ln p {nll:.2f}, ln {vocabulary} is {uniform:.2f}): the embedding or the output matrix "
-            "is missing or zero; look at tie_word_embeddings and model.embed_tokens.weight"
+            f"every token is equally likely, {whose} (mean -ln p {nll:.2f}, ln {vocabulary} is {uniform:.2f}): the embedding or the output "
+            "matrix is missing or zero; look at tie_word_embeddings and model.embed_tokens.weight"
         )
+    if abs(nll - source_nll) < 0.01 * source_nll:
+        return ""
     return (
         f"the model loads but is not its source (mean -ln p {nll:.2f} against {source_nll:.2f}): "
         "tensors are missing, damaged or in another order"

@@ -11,10 +11,9 @@ from typing import Any
 from . import likelihood_served  # noqa: F401 - carried to the node because it is named here; it runs in the engine's Python
 from .checkpoint_errors import CheckpointError
 from .checkpoint_store import REFERENCE
-from .likelihood import measurements
+from .likelihood import NAMES, measurements
 from .worker import run_worker
 
-NAMES = ("model_tokenizer", "model_likelihood", "model_agreement")
 # vLLM's in-process engine: one start of Python instead of two. No compiler is asked for, since a node has none.
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
