@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab import client, lifecycle, lock, packages, settings, venv
+from lab import client, image, lifecycle, lock, packages, settings, venv
 from lab.node import Node
 from lab.podman import Podman
 from lab.power import ACTIONS, power
@@ -49,6 +49,8 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("purge", help="clean, and remove images, caches, .venv and keys")
     commands.add_parser("lock", help="renew the lock files")
     commands.add_parser("status", help="say what runs")
+    commands.add_parser("image", help="build the node's image where it is missing, and print its name")
+    commands.add_parser("environment", help="print shell commands that let podman run as the lab does")
     switch = commands.add_parser("power", help="power of the node")
     switch.add_argument("action", choices=[*ACTIONS, "status"])
     ask = commands.add_parser("ask", help="ask the served model one question")
@@ -81,6 +83,15 @@ def on_lab(options: argparse.Namespace, lab: settings.Lab) -> None:
             if command == "purge":
                 lifecycle.clean(lab)
             getattr(lifecycle, command)(lab)
+    elif command in {"image", "environment"}:
+        podman = Podman(lab)
+        with locked(lab):
+            podman.prepare()
+            print(
+                image.ensure(ROOT, podman)
+                if command == "image"
+                else f"export CONTAINERS_CONF={shlex.quote(str(podman.configuration))}"
+            )
     elif command == "power":
         print(power(lab, Podman(lab), options.action))
     elif command == "ask":

@@ -23,8 +23,8 @@ class LabError(Exception):
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal what just became true."""
-    print(f"lab: {text}", flush=True)
+    """Tell the person at the terminal what just became true; standard output is for what a command was asked for."""
+    print(f"lab: {text}", file=sys.stderr, flush=True)
 
 
 def which(program: str) -> str | None:
