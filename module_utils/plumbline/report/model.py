@@ -139,6 +139,7 @@ class Spread:
     """One numeric check over the hosts and scopes of the fleet."""
 
     stage: str
+    name: str
     title: str
     unit: str
     statuses: dict[str, int]
@@ -352,6 +353,7 @@ def _spread(checks: list[Check]) -> Spread:
         texts = [format_value(number, unit) for number in (numbers[0], median(numbers), numbers[-1])]
     return Spread(
         stage=checks[0].stage,
+        name=str(checks[0].name),
         title=checks[0].title,
         unit=unit,
         statuses=count_statuses(check.status for check in checks),
