@@ -90,7 +90,7 @@ class Bmc:
         if running:
             self.down()
         require_free_port(self.lab.bmc_port, VARIABLES["bmc_port"])
-        self._set_aside_damaged_state()
+        self.set_aside_damaged_state()
         # As root, like the node's container, because a reset of the system must restart that container. The shell opens the
         # log and setsid leaves the terminal, so that neither sudo nor make holds the process or is held by it.
         run(
@@ -121,7 +121,7 @@ class Bmc:
         write_atomically(self.stamp, _digest(wanted), 0o600)
         say(f"BMC is up: https://127.0.0.1:{self.lab.bmc_port}/redfish/v1/")
 
-    def _set_aside_damaged_state(self) -> None:
+    def set_aside_damaged_state(self) -> None:
         """A BMC forgets its settings rather than refuse to start: what it remembered cannot be read any more."""
         path = self.lab.state / "bmc-state.json"
         if not path.exists():
