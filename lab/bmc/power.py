@@ -301,8 +301,9 @@ class Power:
             self.hooks.log("OK", "The host restarted by itself")
         if is_on:
             self._data["identity"] = identity
-        if is_on != was_on or restarted or force:
-            self._set(state="On" if is_on else "Off", boot="OSRunning" if is_on else "None")
+        boot = "OSRunning" if is_on else "None"
+        if is_on != was_on or restarted or (force and self._data["boot"] != boot):
+            self._set(state="On" if is_on else "Off", boot=boot)
 
     async def start(self) -> None:
         """Take up where the state file left off."""

@@ -30,9 +30,9 @@ def verbs(bmc: RunningBmc) -> list[str]:
     [
         ("On", [], "On", 0),
         ("ForceOff", ["off"], "Off", 0),
-        ("GracefulShutdown", ["off"], "Off", 0),
+        ("GracefulShutdown", ["graceful-off"], "Off", 0),
         ("ForceRestart", ["off", "on"], "On", 1),
-        ("GracefulRestart", ["off", "on"], "On", 1),
+        ("GracefulRestart", ["graceful-off", "on"], "On", 1),
         ("PowerCycle", ["off", "on"], "On", 1),
     ],
 )
@@ -105,7 +105,7 @@ if verb == "status":
 elif (root / "broken").exists():
     sys.exit("the node cannot be reached")
 else:
-    state.write_text(verb + " boot2")
+    state.write_text(verb.removeprefix("graceful-") + " boot2")
 """
 
 
