@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -112,7 +113,10 @@ def test_nothing_judged_is_never_ok(run: Run) -> None:
 
 def test_all_skipped_is_not_passed(run: Run) -> None:
     run.check("node1", "driver", skipped="no NVIDIA device")
-    assert (run.report.status, run.report.headline) == ("SKIPPED", "Every check was skipped: nothing here could be judged")
+    assert (run.report.status, run.report.headline) == (
+        "SKIPPED",
+        "Every check was skipped: nothing here could be judged",
+    )
 
 
 def test_a_failed_task_is_critical_until_its_stage_goes_through(run: Run) -> None:
@@ -256,6 +260,12 @@ def test_a_bound_far_away_is_told_in_words(run: Run) -> None:
     run.check("node1", "end_to_end_latency_p99", value=0.2, unit="s", samples=[0.1, 0.2])
     (latency,) = plots.draw(run.report)
     assert "Bounds beyond the plot: P99 5 s." in latency.caption
+
+
+def test_without_matplotlib_there_is_a_report_that_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.memory("node1", 0.8)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "The Python package matplotlib is not installed" in page(run).text
 
 
 def test_nothing_measured_is_not_drawn(run: Run) -> None:

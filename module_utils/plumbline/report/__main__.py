@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
-from . import summary
-from .render import LATEST, write_report
+try:
+    from . import summary
+    from .render import LATEST, write_report
+except ModuleNotFoundError as error:
+    sys.exit(
+        f"plumbline-report: the Python package {error.name} was expected, it is not installed: run make venv first"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,4 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

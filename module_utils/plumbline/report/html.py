@@ -17,8 +17,11 @@ from .plots import Plot
 _MANY_HOSTS = 3
 
 
-def render(report: Report, plots: list[Plot]) -> str:
-    """Return the page. Jinja escapes everything that came from a machine; only our own drawings are markup."""
+def render(report: Report, plots: list[Plot], note: str = "") -> str:
+    """Return the page; ``note`` says why there are no plots.
+
+    Jinja escapes everything that came from a machine; only our own drawings are markup.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -38,6 +41,7 @@ def render(report: Report, plots: list[Plot]) -> str:
         many=many,
         problems=report.problems(),
         plots=[(plot, Markup(plot.svg)) for plot in plots],  # noqa: S704 - drawn by matplotlib, which escapes its texts
+        note=note,
         took=_took(report),
         stages=report.stages,
         answers=answers[:1] if many else answers,

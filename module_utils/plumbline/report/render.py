@@ -42,7 +42,11 @@ def write_report(directory: Path) -> Written:
     written = Written(report, directory / "report.html", directory / "report.md", directory / "junit.xml")
     _write(written.markdown, markdown.render(report))
     _write(written.junit, junit.render(report))
-    _write(written.html, html.render(report, draw(report)))
+    try:
+        plots, note = draw(report), ""
+    except ModuleNotFoundError as error:  # a controller without the requirements, such as an execution environment
+        plots, note = [], f"The Python package {error.name} is not installed on the controller, so nothing is drawn."
+    _write(written.html, html.render(report, plots, note))
     return written
 
 

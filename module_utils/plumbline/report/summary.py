@@ -14,19 +14,15 @@ def lines(report: Report) -> list[str]:
     """Return the gate table, the endpoint with one real answer, and the restarts; the verdict stands apart."""
     few = len(report.hosts) <= _FEW_HOSTS
     text = _all_checks(report) if few else _fleet(report)
-    shown = 0
-    for host in report.hosts:
-        answer = host.answer
-        conditions = answer.conditions if answer is not None and answer.conditions else {}
-        if not host.endpoint and not conditions:
-            continue
-        if shown >= _FEW_HOSTS:
-            break
-        shown += 1
+    answering = [host for host in report.hosts if host.answer or (host.endpoint and few)]
+    for host in answering if few else answering[:1]:
         text += ["", f"Endpoint of {host.name}: {host.endpoint or 'not known'}"]
+        conditions = host.answer.conditions if host.answer is not None else {}
         if conditions:
             text += [f"  asked:    {_one_line(conditions.get('question', ''))}"]
             text += [f"  answered: {_one_line(conditions.get('answer', ''))}"]
+    if len(answering) > 1 and not few:
+        text.append(f"  and {plural(len(answering) - 1, 'more endpoint')}, asked the same")
     text += ["", f"Restarts: {report.restarts}" + (" (the most on one host)" if len(report.hosts) > 1 else "")]
     return text
 
