@@ -238,7 +238,7 @@ def _bound(value: Any, measurement: Mapping[str, Any], rule: Mapping[str, Any], 
         return _Verdict(CRITICAL, f"{figure}, {required} is required", **facts)
     if value < warn if lower else value > warn:
         usual = format_value(rule["warn"], unit)
-        return _Verdict(WARN, f"{figure} is within {required}, but close to it ({word} {usual} is wanted)", **facts)
+        return _Verdict(WARN, f"{figure}, {required} is required and {word} {usual} is wanted", **facts)
     return _Verdict(OK, f"{figure}, {required} is required", **facts)
 
 
