@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -58,6 +59,12 @@ class Lab:
     def ensure_state(self) -> None:
         """Make the state directory, closed to others."""
         self.state.mkdir(parents=True, exist_ok=True)
+        owner = self.state.stat().st_uid
+        if owner != os.geteuid():
+            raise LabError(
+                f"this checkout's lab was made by the user with the number {owner}, and you are {os.geteuid()}: run make as that user"
+                + (" (sudo make ...)" if owner == 0 else "")
+            )
         self.state.chmod(0o700)
 
     def write_record(self, extra: Mapping[str, Any]) -> None:

@@ -70,3 +70,11 @@ def test_control_sockets_get_a_short_directory_in_a_deep_checkout(tmp_path: Path
     assert masters.directory(near) == Path("/srv/plumbline/lab/.state/cp")
     deep = settings.load(Path("/" + "deep/" * 30), {}, {})
     assert len(str(masters.directory(deep))) <= masters.LONGEST_DIRECTORY
+
+
+def test_a_lab_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = settings.load(tmp_path, {}, {})
+    lab.ensure_state()
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    with pytest.raises(LabError, match="and you are 4711: run make as that user"):
+        lab.ensure_state()
