@@ -49,10 +49,7 @@ def measurements(
     }
     if not served["logprobs"] or not all(math.isfinite(value) for value in served["logprobs"]):
         reason = "the engine gave probabilities that are not finite: a weight is damaged, or the dtype cannot hold the activations"
-        broken = [
-            {"name": name, "error": reason, "conditions": told, **common}
-            for name in ("model_likelihood", "model_agreement")
-        ]
+        broken = [{"name": name, "error": reason, "conditions": told, **common} for name in NAMES[1:]]
         return [tokenizer, *broken]
     nll = -math.fsum(served["logprobs"]) / count
     told["served_nll"] = round(nll, 5)

@@ -25,11 +25,14 @@ def main(job_text: str) -> int:
     how = {"gguf_file": source.name} if job["format"] == "gguf" else {}
     common = {"local_files_only": True, "trust_remote_code": False, **how}
     tokenizer = AutoTokenizer.from_pretrained(str(where), **common)
-    model, loading = AutoModelForCausalLM.from_pretrained(str(where), dtype=torch.float32, output_loading_info=True, **common)
+    model, loading = AutoModelForCausalLM.from_pretrained(
+        str(where), dtype=torch.float32, output_loading_info=True, **common
+    )
     lacking = sorted(loading["missing_keys"])
     if lacking:
         # transformers fills them with random numbers and goes on.
-        say({"error": f"The source lacks {len(lacking)} tensors, the first is {lacking[0]}: it is incomplete; copy it again from where it came."})
+        told = f"The source lacks {len(lacking)} tensors, the first is {lacking[0]}"
+        say({"error": f"{told}: it is incomplete; copy it again from where it came."})
         return 1
     model.eval()
     ids = tokenizer(job["text"], return_tensors="pt").input_ids
