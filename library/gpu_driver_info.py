@@ -46,6 +46,12 @@ options:
     description: Name of the distribution, for messages.
     type: str
     default: this distribution
+  container:
+    description:
+      - Whether the node is a container. It is given some of the GPUs that its PCI bus shows, and cannot read its host's kernel log, so
+        neither is held against it.
+    type: bool
+    default: false
   root:
     description: Directory that stands for C(/). Below another one no command runs.
     type: path
@@ -170,6 +176,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "cuda_version": {"type": "raw", "default": ""},
     "can_install": {"type": "bool", "default": True},
     "distribution": {"type": "str", "default": "this distribution"},
+    "container": {"type": "bool", "default": False},
     "root": {"type": "path", "default": "/"},
 }
 
@@ -189,8 +196,7 @@ def main() -> None:
         module.fail_json(msg=problem)
 
     def run(command: list[str]) -> tuple[int, str, str]:
-        # Some of these exist on few machines, and live where a user's PATH does not lead.
-        binary = module.get_bin_path(command[0], opt_dirs=["/sbin", "/usr/sbin", "/usr/local/sbin"])
+        binary = module.get_bin_path(command[0])
         if binary is None:
             return 127, "", f"{command[0]} is not installed"
         status, out, err = module.run_command([binary, *command[1:]], environ_update={"LC_ALL": "C.UTF-8"})
@@ -205,6 +211,7 @@ def main() -> None:
         cuda_version=str(params["cuda_version"] or ""),
         can_install=params["can_install"],
         distribution=params["distribution"],
+        container=params["container"],
     )
     seen = observe(tree, runner, wish.packages)
     plan = make_plan(tree, seen, wish)

@@ -18,13 +18,13 @@ def measurements(
     found = [_answers(seen, answer)]
     if smi:
         found += _versions(seen, smi, wish)
-        found.append(_count(seen, smi))
+        found.append(_count(seen, smi, wish))
         for gpu in smi["gpus"]:
             found += _memory(gpu)
             found += _modes(gpu, wish)
         found.append(_inforom(smi))
     found += _options(seen, wish)
-    return found + _xids(seen, log)
+    return found + _xids(seen, log, wish)
 
 
 def absent(reason: str) -> list[dict[str, Any]]:
@@ -116,7 +116,10 @@ def _versions(seen: dict[str, Any], smi: dict[str, Any], wish: DriverWish) -> li
     return found
 
 
-def _count(seen: dict[str, Any], smi: dict[str, Any]) -> dict[str, Any]:
+def _count(seen: dict[str, Any], smi: dict[str, Any], wish: DriverWish) -> dict[str, Any]:
+    if wish.container:
+        reason = "a container sees its host's PCI bus, and may be given fewer GPUs"
+        return {"name": "gpu_count", "scope": "node", "skipped": reason}
     told = {gpu["address"] for gpu in smi["gpus"]}
     missing = sorted(set(seen["gpus"]) - told)
     return _of(
@@ -239,9 +242,11 @@ def _options(seen: dict[str, Any], wish: DriverWish) -> list[dict[str, Any]]:
     return found
 
 
-def _xids(seen: dict[str, Any], log: tuple[list[dict[str, Any]], str]) -> list[dict[str, Any]]:
+def _xids(seen: dict[str, Any], log: tuple[list[dict[str, Any]], str], wish: DriverWish) -> list[dict[str, Any]]:
     """Errors since boot: those of the hardware and driver by GPU, and those that programs caused, together."""
     xids, problem = log
+    if problem and wish.container:
+        return [{"name": "gpu_xid", "scope": "node", "skipped": f"the kernel log is the host's: {problem}"}]
     if problem:
         return [{"name": "gpu_xid", "scope": "node", "error": problem, "next_command": "dmesg | grep -i xid"}]
     found = []

@@ -29,6 +29,8 @@ class DriverWish:
     # Whether the role knows how to install on this node's distribution; its name, for the message.
     can_install: bool = True
     distribution: str = ""
+    # A container sees its host's PCI bus and kernel log, and is given some of its GPUs.
+    container: bool = False
 
 
 def make_plan(tree: Tree, seen: dict[str, Any], wish: DriverWish) -> dict[str, Any]:
@@ -133,6 +135,11 @@ def _all_held(seen: dict[str, Any], wish: DriverWish) -> bool:
 
 def _problems(seen: dict[str, Any], wish: DriverWish, other_foreign: bool, differences: list[str]) -> list[str]:
     problems = option_faults(wish.module_options, seen["module_parameters"])
+    if wish.module_options and seen["module_file"] and seen["module_parameters"] is None:
+        problems.append(
+            f"module options: modinfo -k {seen['next_kernel']} -p {seen['module_name']} does not list what {seen['module_file']} "
+            "takes, so they cannot be checked: install kmod, or run depmod for that kernel"
+        )
     present = seen["loaded_version"] or seen["module_version"]
     must_build = "packages" in differences or "module" in differences
     if not wish.can_install and wish.module_options and "modprobe" in differences:

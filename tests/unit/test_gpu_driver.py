@@ -115,7 +115,8 @@ class Node:
             )
         if command[0] == "modinfo":
             assert command[1:3] == ["-k", KERNEL]
-            return 0, self.modinfo[command[-2]] + "\n", ""
+            said = self.modinfo.get(command[-2])
+            return (1, "", "not found") if said is None else (0, said + "\n", "")
         return self.answers.get(command[0], (127, "", ""))
 
     def plan(self, wish: DriverWish = WISH) -> dict[str, Any]:
@@ -287,6 +288,15 @@ def test_an_option_that_does_not_exist_is_refused_with_the_nearest_that_does(nod
         assert "without blanks and quotes" in problem
 
 
+def test_options_that_cannot_be_checked_are_refused(node: Node) -> None:
+    node.modinfo.clear()
+    (problem,) = node.plan(replace(WISH, module_options={"NVreg_EnablePCIeGen3": 1}))["problems"]
+    assert "cannot be checked" in problem
+    node.bare()
+    # Nothing to ask yet: they are checked as soon as the module is installed.
+    assert node.plan(replace(WISH, module_options={"NVreg_EnablePCIeGen3": 1}))["problems"] == []
+
+
 def test_options_are_written_for_the_modules_own_name_and_need_an_initramfs(node: Node) -> None:
     plan = node.plan(
         replace(WISH, module_options={"NVreg_EnablePCIERelaxedOrderingMode": 1, "NVreg_EnablePCIeGen3": None})
@@ -455,3 +465,10 @@ def test_a_captured_tree_runs_no_command(node: Node) -> None:
     assert seen["module_parameters"] is None
     found = measurements(seen, ask_driver(None), kernel_log(None), WISH)
     assert next(m for m in found if m["name"] == "gpu_xid")["error"]
+
+
+def test_a_container_is_not_blamed_for_what_is_its_hosts(node: Node) -> None:
+    node.add_device("0000:17:00.0", "0x10de", "0x030200")
+    node.answers["journalctl"] = (0, "", "")
+    judged = node.judge(replace(WISH, container=True))
+    assert judged == {"gpu_count node": "SKIPPED", "gpu_xid node": "SKIPPED"}
