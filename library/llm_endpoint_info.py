@@ -190,8 +190,8 @@ def main() -> None:
         active = _unit_state(module)
         if module.check_mode and active != "active":
             reason = f"check mode: {parameters['unit']} does not run yet"
-            names = ("serving_unit", "completion", "wrong_api_key_refused")
-            skipped = [{"name": name, "scope": scope, "skipped": reason} for name in names]
+            scopes = {"serving_unit": parameters["unit"], "completion": scope, "wrong_api_key_refused": scope}
+            skipped = [{"name": name, "scope": where, "skipped": reason} for name, where in scopes.items()]
             module.exit_json(changed=False, measurements=skipped, answer="")
         measurements.append(
             {"name": "serving_unit", "scope": parameters["unit"], "value": active, "expected": "active"}

@@ -30,9 +30,14 @@ options:
     description: Folder of the Hugging Face checkpoint; left out, the one that the unit on the node serves.
     type: path
   dtype:
-    description: Type that floats are loaded as, V(auto) for what the engine makes of the checkpoint's own.
+    description: >-
+      Type that floats are loaded as, V(auto) for what the engine makes of the checkpoint's own; left out, what the unit on
+      the node says, else V(auto).
     type: str
-    default: auto
+  engines:
+    description: Directory of the engines, in which C(current) links to the active one.
+    type: path
+    default: /opt/plumbline/engines
   root:
     description: Directory that stands for C(/) for listeners and the unit. A captured tree is a test fixture.
     type: path
@@ -81,13 +86,23 @@ checkpoint:
   returned: always
   type: dict
   sample: {available: true, architecture: LlamaForCausalLM, parameters: 134515008, loaded_bytes: 538060032}
+engine:
+  description: The active engine, C(id) and C(path); both empty when there is none.
+  returned: always
+  type: dict
+  sample: {id: cpu-0.32.0-cp311-4eff42ab, path: /opt/plumbline/engines/cpu-0.32.0-cp311-4eff42ab}
 installed:
   description: >-
-    What the unit on the node serves: C(engine_id), C(engine_path), C(engine_python), C(model_path), C(model_name),
-    C(model_manifest_sha256), C(base_url), C(dtype). Empty when there is no unit.
+    What the unit on the node serves: C(engine_id), C(model_path), C(model_name), C(model_manifest_sha256), C(model_dtype),
+    C(base_url). Empty when there is no unit.
   returned: always
   type: dict
   sample: {model_name: smollm2-135m-instruct, base_url: "http://127.0.0.1:8000/v1"}
+cxx_compiler:
+  description: Path of the C++ compiler, empty where there is none.
+  returned: always
+  type: str
+  sample: /usr/bin/g++
 systemd_version:
   description: Version of systemd, V(0) where there is none.
   returned: always
@@ -117,6 +132,12 @@ def _checkpoint(folder: str | None, dtype: str) -> dict[str, Any]:
         return {"available": False, "reason": str(error)}
 
 
+def _engine(engines: Path) -> dict[str, str]:
+    active = engines / "current"
+    found = active.resolve() if active.is_symlink() and active.is_dir() else None
+    return {"id": found.name if found else "", "path": str(engines / found.name) if found else ""}
+
+
 def _systemd_version(module: AnsibleModule) -> int:
     command = module.get_bin_path("systemctl")
     if not command:
@@ -132,7 +153,8 @@ def main() -> None:
             "port": {"type": "int"},
             "unit": {"type": "str", "required": True},
             "checkpoint": {"type": "path"},
-            "dtype": {"type": "str", "default": "auto"},
+            "dtype": {"type": "str"},
+            "engines": {"type": "path", "default": "/opt/plumbline/engines"},
             "root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,
@@ -150,8 +172,13 @@ def main() -> None:
         conflict={}
         if obstacle is None
         else {**obstacle.as_dict(), "description": obstacle.describe(), "remedy": obstacle.remedy()},
-        checkpoint=_checkpoint(module.params["checkpoint"] or installed.get("model_path"), module.params["dtype"]),
+        checkpoint=_checkpoint(
+            module.params["checkpoint"] or installed.get("model_path"),
+            module.params["dtype"] or installed.get("model_dtype", "auto"),
+        ),
+        engine=_engine(Path(module.params["engines"])),
         installed=installed,
+        cxx_compiler=next((path for name in ("g++", "clang++") if (path := module.get_bin_path(name))), ""),
         systemd_version=_systemd_version(module),
     )
 

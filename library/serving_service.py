@@ -196,7 +196,9 @@ def main() -> None:
         result["diff"] = {
             "before_header": unit.name,
             "after_header": unit.name,
-            "before": f"{state.active or 'absent'}, {'enabled' if state.enabled else 'not enabled'}{''.join(f', {r}' for r in reasons)}\n",
+            "before": "\n".join(
+                [f"{state.active or 'absent'}, {'enabled' if state.enabled else 'not enabled'}", *reasons, ""]
+            ),
             "after": "active with the wanted configuration, enabled\n",
         }
     if not module.check_mode:

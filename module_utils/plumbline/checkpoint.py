@@ -132,7 +132,7 @@ def _element_bytes(config: dict[str, Any], dtype: str) -> tuple[int, str]:
         dtype = "float16" if declared in ("float32", "float", "auto") else declared
     if dtype not in DTYPE_BYTES:
         raise CheckpointError(
-            f"the dtype is auto or one of {', '.join(sorted(DTYPE_BYTES))}, not {dtype!r}; correct serving_dtype"
+            f"the dtype is auto or one of {', '.join(sorted(DTYPE_BYTES))}, not {dtype!r}; correct model_dtype"
         )
     return DTYPE_BYTES[dtype], dtype
 

@@ -30,10 +30,16 @@ EXIT_READY, EXIT_NOT_READY, EXIT_REFUSED = 0, 75, 78
 FLAT = 1e-4
 """Log-probabilities closer than this are called equal; the best tokens of a working model differ by more at least once."""
 TOP_LOGPROBS = 5
+MOST_FAULTS = 5
+"""After so many answers HTTP 500 in a row the endpoint is given up: its engine lives, and fails the same way each time."""
 
 
 class NotYet(Exception):  # noqa: N818  a state of the endpoint, not a fault of the program
     """The endpoint does not answer yet; asking again may help."""
+
+
+class ServerFault(NotYet):
+    """The endpoint says that it failed inside; it may be about to end, or may have to be given up."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -169,6 +175,8 @@ def ask(base_url: str, api_key: str, model: str, question: Question, timeout_sec
             f"{base_url} refuses the API key (HTTP {status}); compare serving_api_key with the key that the service was started with"
         )
     text = body.decode("utf-8", "replace")
+    if status >= 500:
+        raise ServerFault(f"{base_url} answers HTTP {status} to a plain question: {text.strip()[:300]}")
     if status != 200:
         raise Refused(f"{base_url} answers HTTP {status} to a plain question: {text.strip()[:300]}")
     try:
@@ -203,6 +211,7 @@ def wait_until_ready(base_url: str, api_key: str, model: str, question: Question
     :raises NotYet: when the time is over or the engine ended. :raises Refused: at once, when the answer is wrong.
     """
     last = "nothing tried yet"
+    faults = 0
     while True:
         if not alive(wait.main_pid):
             raise NotYet("the engine ended before it answered; the lines above say why")
@@ -213,6 +222,9 @@ def wait_until_ready(base_url: str, api_key: str, model: str, question: Question
             answer = ask(base_url, api_key, model, question, min(wait.request_timeout_seconds, remaining))
         except NotYet as error:
             last = str(error)
+            faults = faults + 1 if isinstance(error, ServerFault) else 0
+            if faults >= MOST_FAULTS:
+                raise NotYet(f"{last} ({faults} times in a row)") from error
             wait.report(f"waiting: {last}")
             time.sleep(min(wait.pause_seconds, max(0.0, remaining)))
             continue

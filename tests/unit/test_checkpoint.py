@@ -129,5 +129,5 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no readable model config"):
         read_checkpoint(tmp_path, "auto")
     write(tmp_path, {"a": ("F32", [10])})
-    with pytest.raises(CheckpointError, match="serving_dtype"):
+    with pytest.raises(CheckpointError, match="model_dtype"):
         read_checkpoint(tmp_path, "int8")

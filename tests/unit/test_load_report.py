@@ -21,7 +21,7 @@ def plan(rate: float, requests: int) -> LoadPlan:
     return LoadPlan("constant", rate, requests, 1, 64, 4, True, 60, 600, 64, 1, 0)
 
 
-def timing(number: int, due: float, first: float, gap: float, tokens: int = 4, late: float = 0.0) -> Timing:
+def timing(number: int, due: float, first: float, gap: float, *, tokens: int = 4, late: float = 0.0) -> Timing:
     times = [due + late + first + gap * index for index in range(tokens)]
     return Timing(number, due, due + late, times, times[-1], 64, tokens)
 

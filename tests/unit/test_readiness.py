@@ -130,6 +130,14 @@ def test_nobody_listens_in_time(tmp_path: Path) -> None:
     assert not record.exists()
 
 
+def test_an_endpoint_that_fails_inside_again_and_again_is_given_up(tmp_path: Path) -> None:
+    code, output, record = run(Behaviour(fail_every=1, fail_status=500), tmp_path, seconds=3600)
+    assert code == readiness.EXIT_NOT_READY
+    assert "HTTP 500" in output
+    assert "5 times in a row" in output
+    assert not record.exists()
+
+
 def test_an_engine_that_ended_is_not_waited_for() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()

@@ -32,19 +32,22 @@ RECORD = {"configuration": "c1", "key_sha256": "k1", "main_pid": 1234}
 
 
 def test_show() -> None:
-    assert State(
-        load="loaded",
-        enabled=True,
-        active="active",
-        sub="running",
-        result="success",
-        main_pid=1234,
-        restarts=2,
-        invocation="6f3c1c1e6b1b4d3b8d6c0a4f0e9d2b11",
-        needs_reload=False,
-        status_text="ready: 'Paris' in 1.2 s (61 s)",
-        job_pending=False,
-    ) == RUNNING
+    assert (
+        State(
+            load="loaded",
+            enabled=True,
+            active="active",
+            sub="running",
+            result="success",
+            main_pid=1234,
+            restarts=2,
+            invocation="6f3c1c1e6b1b4d3b8d6c0a4f0e9d2b11",
+            needs_reload=False,
+            status_text="ready: 'Paris' in 1.2 s (61 s)",
+            job_pending=False,
+        )
+        == RUNNING
+    )
     assert RUNNING.running
     assert not RUNNING.failed_start
     assert not parse_show(SHOW.replace("Job=0", "Job=812")).running
