@@ -128,6 +128,8 @@ class Node:
         found = self.podman.inspect(self.lab.container)
         if found is not None:
             self._require_same_lab(found["Config"]["Labels"] or {}, pip)
+            if found.get("ImageName") != image.recipe(self.lab.root).reference():
+                say("note: the node was made from another version of its image; make clean and make lab renew it")
         running = found is not None and found["State"]["Status"] == "running"
         if not running:
             require_free_port(self.lab.ssh_port, VARIABLES["ssh_port"])
