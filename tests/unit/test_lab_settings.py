@@ -59,7 +59,7 @@ def test_a_damaged_record_counts_as_none(tmp_path: Path, content: bytes) -> None
 def test_the_record_survives_a_round_trip(tmp_path: Path) -> None:
     lab = settings.load(tmp_path, {}, RECORD)
     lab.ensure_state()
-    lab.write_record({"find_links": ["/opt/wheels"]})
+    lab.write_record({"find_links": ["/srv/wheels"]})
     assert settings.read_record(tmp_path) == RECORD
     assert lab.record.stat().st_mode & 0o777 == 0o600
     assert lab.state.stat().st_mode & 0o777 == 0o700
