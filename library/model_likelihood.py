@@ -110,6 +110,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_errors import CheckpointError
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.likelihood import NAMES
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.likelihood_run import (
     Engine,
     measure,
@@ -161,6 +162,9 @@ def main() -> None:
                 f"The model {path} was made with another known text: run the whole stage model, which makes a revision for this one."
             )
         measured = recorded(Path(given["approvals"]), path, Binding(result["manifest_sha256"], engine.id, options))
+        if measured is not None and {measurement["name"] for measurement in measured} != set(NAMES):
+            # What an older Plumbline recorded is not all that is judged now.
+            measured = None
         result["recorded"] = measured is not None
         if measured is None and module.check_mode:
             measured = skipped(path, "check mode: the model was not loaded")

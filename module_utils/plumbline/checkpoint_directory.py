@@ -16,6 +16,8 @@ from .safetensors_file import TensorSpec, read_tensors
 INDEX = "model.safetensors.index.json"
 _TAKEN_SUFFIXES = {".json", ".safetensors", ".txt", ".model", ".jinja", ".tiktoken"}
 _TAKEN_NAMES = {"LICENSE", "NOTICE", "LICENSE.md", "README.md"}
+# Plumbline's own, written anew for what is made.
+_OURS = {"manifest.json", "reference.json"}
 # May run code when they are loaded.
 _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 _ELSEWHERE = "copy it again from where it came"
@@ -25,13 +27,11 @@ def taken_files(directory: Path) -> list[str]:
     """Names of the files that a checkpoint needs, sorted. Python files, pickles and anything else stay behind."""
     names = []
     for path in directory.iterdir():
+        if path.name.startswith(".") or path.name in _OURS:
+            continue
         if path.is_symlink() and not path.resolve().is_relative_to(directory.resolve()):
             continue
-        if (
-            path.is_file()
-            and not path.name.startswith(".")
-            and (path.suffix in _TAKEN_SUFFIXES or path.name in _TAKEN_NAMES)
-        ):
+        if path.is_file() and (path.suffix in _TAKEN_SUFFIXES or path.name in _TAKEN_NAMES):
             names.append(path.name)
     return sorted(names)
 
