@@ -212,7 +212,12 @@ class _Sysctl:
             return (
                 f"{self.container}: its network namespace does not have this key (the host has it, or it is misspelt)"
             )
-        if self.container and is_net and _is_read_only(self.tree, path):
+        # An unprivileged container has all of /proc/sys mounted read only, whatever the modes say.
+        if (
+            self.container
+            and is_net
+            and (_is_read_only(self.tree, path) or not os.access(self.tree.path(path), os.W_OK))
+        ):
             return f"{self.container}: read only here, set it on the host"
         if not is_there and self.optional:
             return "the kernel does not have this key"

@@ -363,6 +363,14 @@ def test_a_containers_read_only_and_missing_keys_are_skipped_a_misspelt_one_refu
         make_plan(str(machine.root), {"sysctl": {"vm.swapiness": 1}}, False, None)
 
 
+def test_an_unprivileged_containers_keys_are_skipped(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.become_container()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    rows = converge(machine, {"sysctl": {"net.core.somaxconn": 8192}})
+    assert "read only here" in rows["net.core.somaxconn"]["reason"]
+    assert machine.get("/proc/sys/net/core/somaxconn") == "4096"
+
+
 def test_the_record_of_a_machine_is_not_played_back_in_a_container_made_from_it(machine: Machine) -> None:
     converge(machine, WISH)
     machine.become_container()

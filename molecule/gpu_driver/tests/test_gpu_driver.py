@@ -4,7 +4,9 @@ testinfra_hosts = ["podman://plumbline-molecule-gpu-driver"]
 
 
 def test_the_wanted_branch_is_installed_and_held(host):
-    versions = host.run("dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\\n' nvidia-kernel-dkms nvidia-smi libcuda1")
+    versions = host.run(
+        "dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\\n' nvidia-kernel-dkms nvidia-smi libcuda1"
+    )
     assert versions.stdout.split("\n")[:3] == [
         "libcuda1 580.159.04-1 hi ",
         "nvidia-kernel-dkms 580.159.04-1 hi ",
