@@ -61,7 +61,7 @@ def make_plan(tree: Tree, seen: dict[str, Any], wish: DriverWish) -> dict[str, A
         "install": install,
         "modprobe_file": MODPROBE,
         "modprobe_content": content,
-        "restart_due": changed_since_boot(tree, [seen["module_file"], MODPROBE]),
+        "restart_due": _restart_due(tree, seen),
         "problems": _problems(seen, wish, foreign and not left_alone, differences),
     }
 
@@ -115,6 +115,17 @@ def cuda_fault(driver: str, cuda_version: str) -> str:
         f"driver {driver} is too old for the engine's CUDA {cuda_version}: expected {oldest} or newer; take a newer branch "
         "(gpu_driver_version, gpu_driver_apt_source), or an engine built for an older CUDA"
     )
+
+
+def _restart_due(tree: Tree, seen: dict[str, Any]) -> bool:
+    """Whether a restart would change something: options, or the version that is loaded.
+
+    Only for what was written after the boot: a driver that did not load although the machine has restarted would otherwise
+    ask for a restart on every run. A module built for a newer kernel in the version that runs asks for none.
+    """
+    if changed_since_boot(tree, [MODPROBE]):
+        return True
+    return seen["loaded_version"] != seen["module_version"] and changed_since_boot(tree, [seen["module_file"]])
 
 
 def _driver_packages(seen: dict[str, Any], wish: DriverWish) -> list[str]:

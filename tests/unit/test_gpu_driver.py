@@ -332,10 +332,18 @@ def test_another_branch_is_a_change_of_packages(node: Node) -> None:
     assert plan["install"][0] == "nvidia-kernel-dkms=535.261.03-1"
 
 
-def test_a_restart_is_due_while_module_or_options_are_younger_than_the_boot(node: Node) -> None:
+def test_a_restart_is_due_for_what_was_written_after_the_boot_and_is_not_in_force(node: Node) -> None:
     assert not node.plan()["restart_due"]
     node.put("/proc/stat", "btime 1000")
     assert node.plan()["restart_due"]
+    # A module in the version that runs, as for a newer kernel, changes nothing; the options were written before the boot.
+    os.utime(node.root / MODPROBE.lstrip("/"), (1, 1))
+    assert not node.plan()["restart_due"]
+    node.modinfo["version"] = "580.200.01"
+    assert node.plan()["restart_due"]
+    # Built before the boot, and still not loaded: restarting again would not help.
+    os.utime(node.root / f"lib/modules/{KERNEL}/updates/dkms/nvidia-current.ko", (1, 1))
+    assert not node.plan()["restart_due"]
 
 
 @pytest.mark.parametrize(
