@@ -103,14 +103,8 @@ cxx_compiler:
   returned: always
   type: str
   sample: /usr/bin/g++
-systemd_version:
-  description: Version of systemd, V(0) where there is none.
-  returned: always
-  type: int
-  sample: 252
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -136,14 +130,6 @@ def _engine(engines: Path) -> dict[str, str]:
     active = engines / "current"
     found = active.resolve() if active.is_symlink() and active.is_dir() else None
     return {"id": found.name if found else "", "path": str(engines / found.name) if found else ""}
-
-
-def _systemd_version(module: AnsibleModule) -> int:
-    command = module.get_bin_path("systemctl")
-    if not command:
-        return 0
-    match = re.match(r"systemd (\d+)", module.run_command([command, "--version"])[1])
-    return int(match.group(1)) if match else 0
 
 
 def main() -> None:
@@ -179,7 +165,6 @@ def main() -> None:
         engine=_engine(Path(module.params["engines"])),
         installed=installed,
         cxx_compiler=next((path for name in ("g++", "clang++") if (path := module.get_bin_path(name))), ""),
-        systemd_version=_systemd_version(module),
     )
 
 

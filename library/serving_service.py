@@ -129,8 +129,9 @@ class Unit:
         return text.splitlines()
 
 
-def start(unit: Unit, before: State, timeout_seconds: int) -> State:
+def start(unit: Unit, before: State, failures: Path, timeout_seconds: int) -> State:
     """Restart the unit and wait until it is active; fail the module with the cause when it does not become so."""
+    failures.unlink() if failures.exists() else None  # somebody asked for this start: no pause because of earlier ones
     unit.must("daemon-reload")
     unit.must("restart", "--no-block", unit.name)
     deadline = time.monotonic() + timeout_seconds
@@ -206,7 +207,7 @@ def main() -> None:
             unit.must("enable", unit.name)
         if reasons:
             began = time.monotonic()
-            state = start(unit, state, module.params["timeout_seconds"])
+            state = start(unit, state, record.with_name("failures"), module.params["timeout_seconds"])
             result["ready_seconds"] = round(time.monotonic() - began, 1)
         elif state.needs_reload:
             unit.must("daemon-reload")

@@ -4,6 +4,9 @@
 `/opt/plumbline/bin/plumbline-ready`, the program that the serving unit runs after its engine: the unit is active only once it succeeded.
 Standard library only, Python 3.9, no import from its neighbours (it must stand alone on the node).
 
+`wait` waits for the right completion. `back-off`, before the engine starts, pauses after starts that came to nothing: systemd
+itself learnt to lengthen its pauses only in version 254.
+
 Exit codes: 0 ready; 75 not ready in time, or the engine ended (worth another try); 78 refused: it answers, but wrongly
 (trying again will not help).
 """
@@ -255,6 +258,24 @@ def key_digest(api_key: str) -> str:
     return hashlib.sha256(api_key.encode()).hexdigest()
 
 
+def pause_seconds(failures: int, delay: float, maximum: float) -> float:
+    """Return how long to pause before a start, after so many that did not become ready: none twice, then doubling up to a maximum.
+
+    The first retry comes at once, so that an engine that was killed is soon back.
+    """
+    return 0.0 if failures < 2 else min(maximum, delay * 2.0 ** min(failures - 2, 30))
+
+
+def count_start(path: Path) -> int:
+    """Return how many starts in a row did not become ready, and count this one as such until `wait` says otherwise."""
+    try:
+        failures = max(0, int(path.read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        failures = 0
+    path.write_text(str(failures + 1), encoding="ascii")
+    return failures
+
+
 def notify(message: str) -> None:
     """Tell systemd how it goes (`systemctl status` shows it); silent where nobody listens. Protocol: sd_notify(3)."""
     address = os.environ.get("NOTIFY_SOCKET", "")
@@ -284,17 +305,41 @@ def _reporter() -> Callable[[str], None]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the program; the API key comes from the environment variable VLLM_API_KEY."""
     parser = argparse.ArgumentParser(
-        prog="plumbline-ready", description="Wait until an OpenAI-compatible endpoint gives a right completion."
+        prog="plumbline-ready", description="Tell whether an OpenAI-compatible endpoint is ready."
     )
-    parser.add_argument("--url", required=True, help="base URL, for example http://127.0.0.1:8000/v1")
-    parser.add_argument("--model", required=True, help="name of the served model")
-    parser.add_argument("--question", required=True, help="what to ask")
-    parser.add_argument("--expected", required=True, help="regular expression that must be found in the answer")
-    parser.add_argument("--api", choices=("chat", "completions"), default="chat")
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="how long to wait in all")
-    parser.add_argument("--record", type=Path, help="file to write what runs now to")
+    commands = parser.add_subparsers(dest="command", required=True)
+    wait = commands.add_parser("wait", help="wait until the endpoint gives a right completion")
+    wait.add_argument("--url", required=True, help="base URL, for example http://127.0.0.1:8000/v1")
+    wait.add_argument("--model", required=True, help="name of the served model")
+    wait.add_argument("--question", required=True, help="what to ask")
+    wait.add_argument("--expected", required=True, help="regular expression that must be found in the answer")
+    wait.add_argument("--api", choices=("chat", "completions"), default="chat")
+    wait.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="how long to wait in all")
+    wait.add_argument("--record", type=Path, help="file to write what runs now to")
+    wait.add_argument("--failures", type=Path, help="file of the count of failed starts, removed when ready")
+    back_off = commands.add_parser("back-off", help="pause after starts that did not become ready")
+    back_off.add_argument("--failures", type=Path, required=True, help="file of the count of failed starts")
+    back_off.add_argument("--delay", type=float, required=True, metavar="SECONDS", help="first pause")
+    back_off.add_argument("--maximum", type=float, required=True, metavar="SECONDS", help="longest pause")
     options = parser.parse_args(arguments)
     report = _reporter()
+    return _back_off(options, report) if options.command == "back-off" else _wait(options, report)
+
+
+def _back_off(options: argparse.Namespace, report: Callable[[str], None]) -> int:
+    try:
+        failures = count_start(options.failures)
+    except OSError as error:
+        report(f"error: failed starts cannot be counted in {options.failures} ({error})")
+        return EXIT_NOT_READY
+    seconds = pause_seconds(failures, options.delay, options.maximum)
+    if seconds:
+        report(f"pausing {seconds:.0f} s after {failures} starts that did not become ready")
+        time.sleep(seconds)
+    return EXIT_READY
+
+
+def _wait(options: argparse.Namespace, report: Callable[[str], None]) -> int:
     try:
         re.compile(options.expected)
     except re.error as error:
@@ -306,21 +351,22 @@ def main(arguments: list[str] | None = None) -> int:
     api_key = os.environ.get("VLLM_API_KEY", "")
     question = Question(options.question, options.expected, options.api)
     try:
-        answer = wait_until_ready(
-            options.url, api_key, options.model, question, Wait(time.monotonic() + options.timeout, main_pid, report)
-        )
+        patience = Wait(time.monotonic() + options.timeout, main_pid, report)
+        answer = wait_until_ready(options.url, api_key, options.model, question, patience)
     except Refused as error:
         report(f"refused: {error}")
         return EXIT_REFUSED
     except NotYet as error:
         report(f"not ready: {error}")
         return EXIT_NOT_READY
-    if options.record:
-        try:
+    try:
+        if options.record:
             record(options.record, answer, api_key, main_pid, os.environ.get("PLUMBLINE_CONFIGURATION", ""))
-        except OSError as error:
-            report(f"not ready: what runs now could not be noted in {options.record} ({error})")
-            return EXIT_NOT_READY
+        if options.failures and options.failures.exists():
+            options.failures.unlink()
+    except OSError as error:
+        report(f"not ready: what runs now could not be noted ({error})")
+        return EXIT_NOT_READY
     report(f"ready: {answer.text.strip()[:80]!r} in {answer.seconds:.1f} s")
     return EXIT_READY
 

@@ -25,7 +25,7 @@ PROPERTIES = (
 # The last line of a log that says what went wrong is seldom the last line. Ours first, then argparse's, then an exception's.
 _CAUSES = (
     re.compile(r"^plumbline-[a-z-]+: (?:refused|error): (?P<cause>.+)"),
-    re.compile(r"^plumbline-verify-model: (?P<cause>(?!.*\bok\b).+)"),
+    re.compile(r"^plumbline-verify-model: (?P<cause>(?!.* bytes as recorded).+)"),
     re.compile(r"(?:^|\s)(?P<cause>[\w .-]*: error: .+)"),
     re.compile(r"(?:^|\s)(?P<cause>(?:[A-Za-z_.]+\.)?[A-Z]\w*(?:Error|Exception): .+)"),
     re.compile(r"^(?P<cause>\S+: (?:Failed to|Failed at step|Permission denied).+)"),
@@ -145,5 +145,10 @@ def cause_from_journal(lines: Sequence[str]) -> str:
 
 
 def was_refused(lines: Sequence[str]) -> bool:
-    """Tell whether the endpoint answered wrongly, or its model did not pass: starting it again will not help."""
-    return any(line.strip().startswith("plumbline-ready: refused: ") for line in lines)
+    """Tell whether the endpoint answered wrongly, or its model may not serve: starting it again will not help."""
+    return any(
+        pattern.search(line.strip())
+        for line in lines
+        for pattern in _CAUSES[:2]
+        if "plumbline-ready: error" not in line
+    )

@@ -43,6 +43,7 @@ def run(
             sys.executable,
             "-I",
             str(PROGRAM),
+            "wait",
             "--url",
             mock.base_url,
             "--model",
@@ -193,3 +194,70 @@ def test_the_record_is_replaced_whole(tmp_path: Path) -> None:
         readiness.record(path, Answer(text, [], 1, "m"), "key", 5, "c")
     assert json.loads(path.read_text())["answer"]["text"] == "second"
     assert [entry.name for entry in tmp_path.iterdir()] == ["ready.json"]
+
+
+def test_pauses_grow_after_starts_that_came_to_nothing() -> None:
+    pauses = [readiness.pause_seconds(failures, 10, 300) for failures in range(9)]
+    assert pauses == [0, 0, 10, 20, 40, 80, 160, 300, 300]
+    assert readiness.pause_seconds(10**6, 10, 300) == 300
+
+
+def test_starts_are_counted_until_one_becomes_ready(tmp_path: Path) -> None:
+    failures = tmp_path / "failures"
+    assert [readiness.count_start(failures) for _ in range(3)] == [0, 1, 2]
+    code, output, _ = run(Behaviour(), tmp_path, "--failures", str(failures))
+    assert code == 0, output
+    assert not failures.exists()
+    assert readiness.count_start(failures) == 0
+    failures.write_text("damaged")
+    assert readiness.count_start(failures) == 0
+
+
+def test_a_failed_start_stays_counted(tmp_path: Path) -> None:
+    failures = tmp_path / "failures"
+    readiness.count_start(failures)
+    code, _, _ = run(Behaviour(answer="no"), tmp_path, "--failures", str(failures))
+    assert code == readiness.EXIT_REFUSED
+    assert readiness.count_start(failures) == 1
+
+
+def test_the_pause_is_made_and_said(tmp_path: Path) -> None:
+    failures = tmp_path / "failures"
+    failures.write_text("2")
+    command = [
+        sys.executable,
+        "-I",
+        str(PROGRAM),
+        "back-off",
+        "--failures",
+        str(failures),
+        "--delay",
+        "0.2",
+        "--maximum",
+        "9",
+    ]
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert time.monotonic() - began >= 0.2
+    assert "after 2 starts" in done.stdout
+    assert failures.read_text() == "3"
+
+
+def test_failures_that_cannot_be_counted_are_an_error(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-I",
+        str(PROGRAM),
+        "back-off",
+        "--failures",
+        str(tmp_path),
+        "--delay",
+        "1",
+        "--maximum",
+        "9",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == readiness.EXIT_NOT_READY
+    assert done.stdout.startswith("plumbline-ready: error: ")
+    assert "Traceback" not in done.stderr

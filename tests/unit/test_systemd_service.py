@@ -135,7 +135,15 @@ def test_the_one_line_that_says_why(lines: list[str], cause: str) -> None:
     assert cause_from_journal(lines) == cause
 
 
+def test_a_model_that_passed_is_no_cause() -> None:
+    passed = "plumbline-verify-model: /opt/m: 7 files, 272620543 bytes as recorded, approved for cpu-0.32.0"
+    assert cause_from_journal([passed]) == ""
+    assert not was_refused([passed])
+    assert was_refused(["plumbline-verify-model: /opt/m/model.safetensors: expected SHA-256 aa, found bb"])
+
+
 def test_refusals() -> None:
+    assert not was_refused(["plumbline-ready: error: failed starts cannot be counted"])
     assert was_refused(["plumbline-ready: refused: wrong"])
     assert not was_refused(["plumbline-ready: not ready: the engine ended"])
 
