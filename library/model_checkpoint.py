@@ -41,7 +41,7 @@ options:
     type: bool
     default: true
   remove_source:
-    description: Remove the source, a copy, once the model is in place.
+    description: Remove the source, a copy, once the model is in place or was refused.
     type: bool
     default: false
   format:
@@ -143,6 +143,16 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.chec
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engine_fitness import free_bytes
 
 
+def _finish(module: AnsibleModule, remove: bool, source: Path) -> None:
+    """Remove the copy of the source, also after a failure: one that was refused is of no use."""
+    if not remove or module.check_mode:
+        return
+    if source.is_dir():
+        shutil.rmtree(source, ignore_errors=True)
+    else:
+        source.unlink(missing_ok=True)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -174,14 +184,15 @@ def main() -> None:
         changed = found is None and not missing
         if changed and not module.check_mode:
             found = install(wish)
-        if remove and wish.source.exists() and not module.check_mode:
-            shutil.rmtree(wish.source) if wish.source.is_dir() else wish.source.unlink()
     except CheckpointError as error:
+        _finish(module, remove, given["source"])
         module.fail_json(msg=str(error))
     except OSError as error:
+        _finish(module, remove, given["source"])
         module.fail_json(
             msg=f"The model {given['name']} could not be made or read ({error}): look at the file system of {given['root']}."
         )
+    _finish(module, remove, given["source"])
     manifest, manifest_sha256 = found or ({"files": {}}, "")
     module.exit_json(
         changed=changed or (missing and module.check_mode and required),

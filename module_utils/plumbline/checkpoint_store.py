@@ -108,17 +108,15 @@ def installed(wish: Wish) -> tuple[dict[str, Any], str] | None:
 
 def install(wish: Wish) -> tuple[dict[str, Any], str]:
     """Make the model from its source and put it in place. Raises CheckpointError, and leaves nothing, when it cannot be done."""
-    wish.partial.parent.mkdir(parents=True, exist_ok=True)
+    wish.root.mkdir(parents=True, exist_ok=True)
     with _alone(wish):
         _check_source(wish)
-        wish.partial.mkdir(mode=0o755, exist_ok=True)
+        wish.partial.mkdir(mode=0o755, parents=True, exist_ok=True)
         try:
             tensors, hashes = _gguf(wish) if wish.format == "gguf" else _directory(wish)
             _memory(wish, sum(math.prod(spec.shape) for _, spec in tensors.values()))
-            reference = run_worker(
-                wish.engine_python, "likelihood_reference", (), _reference_job(wish), timeout=wish.timeout_seconds
-            )
-            (wish.partial / REFERENCE).write_text(json.dumps(reference.result) + "\n", encoding="utf-8")
+            reference = _reference(wish)
+            (wish.partial / REFERENCE).write_text(json.dumps(reference) + "\n", encoding="utf-8")
             manifest = _manifest(wish, tensors, hashes)
             text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
             (wish.partial / MANIFEST).write_text(text, encoding="utf-8")
@@ -127,6 +125,9 @@ def install(wish: Wish) -> tuple[dict[str, Any], str]:
         except BaseException as error:
             if not isinstance(error, KeyboardInterrupt):
                 shutil.rmtree(wish.partial, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    # Only where no other revision lies in it.
+                    wish.partial.parent.rmdir()
             if isinstance(error, OSError):
                 raise CheckpointError(
                     f"The model {wish.name} could not be made at {wish.root} ({error}): free disk there, then run again."
@@ -175,6 +176,10 @@ def _directory(wish: Wish) -> tuple[dict[str, tuple[str, TensorSpec]], dict[str,
     tensors = checkpoint_directory.check(wish.source)
     _claim(wish, source_bytes(wish.source))
     checkpoint_directory.copy(wish.source, wish.partial)
+    if checkpoint_directory.digest(wish.partial) != wish.source_sha256:
+        raise CheckpointError(
+            f"The copy of {wish.source} is not its source: it changed meanwhile, or the disk is failing; run again."
+        )
     return tensors, {}
 
 
@@ -204,8 +209,26 @@ def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
     return int(match[1]) * 1024 if match else None
 
 
-def _reference_job(wish: Wish) -> str:
-    return json.dumps({"source": str(wish.source), "format": wish.format, "text": wish.text})
+def _reference(wish: Wish) -> dict[str, Any]:
+    """How likely the source finds the known text. Of a directory the copy is asked, whose digest is the source's."""
+    source = wish.source if wish.format == "gguf" else wish.partial
+    _readable(wish.partial)
+    job = json.dumps({"source": str(source), "format": wish.format, "text": wish.text})
+    done = run_worker(
+        wish.engine_python,
+        "likelihood_reference",
+        (),
+        job,
+        timeout=wish.timeout_seconds,
+        unprivileged=_open_to_all(source),
+    )
+    return done.result
+
+
+def _open_to_all(path: Path) -> bool:
+    """Whether a user without rights could read it."""
+    ways = [parent.stat().st_mode & 0o001 for parent in path.resolve().parents]
+    return all(ways) and bool(path.stat().st_mode & 0o004)
 
 
 def _manifest(wish: Wish, tensors: dict[str, tuple[str, TensorSpec]], hashes: dict[str, str]) -> dict[str, Any]:
@@ -229,13 +252,19 @@ def _manifest(wish: Wish, tensors: dict[str, tuple[str, TensorSpec]], hashes: di
     }
 
 
-def _settle(directory: Path) -> None:
-    """Readable for the server's user, not writable, and on the disk."""
+def _readable(directory: Path) -> None:
+    """Readable for the server's user, and not writable."""
+    directory.chmod(0o755)
     for path in directory.iterdir():
         path.chmod(0o644)
+
+
+def _settle(directory: Path) -> None:
+    """Readable, and on the disk."""
+    _readable(directory)
+    for path in directory.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    directory.chmod(0o755)
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -245,7 +274,7 @@ def _settle(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(wish: Wish) -> Iterator[None]:
-    with (wish.partial.parent / ".lock").open("w") as file:
+    with (wish.root / f".{wish.name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import checkpoint_store
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import (
+    checkpoint_directory,
+    checkpoint_store,
+)
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_errors import CheckpointError
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_store import (
     Wish,
@@ -58,7 +62,7 @@ def wish_for(tmp_path: Path, source: Path | None = None, **changes: Any) -> Wish
 
 
 def nothing_stays(wish: Wish) -> bool:
-    return not wish.path.exists() and not wish.partial.exists()
+    return not (wish.root / wish.name).exists()
 
 
 def test_a_model_is_made_once(tmp_path: Path) -> None:
@@ -183,7 +187,7 @@ def test_killed_in_the_middle_it_is_made_by_the_next_run(tmp_path: Path) -> None
 
 def test_two_runs_at_once(tmp_path: Path) -> None:
     wish = wish_for(tmp_path)
-    wish.partial.parent.mkdir(parents=True)
+    wish.root.mkdir(parents=True)
     with checkpoint_store._alone(wish), pytest.raises(CheckpointError, match="Another run"):
         install(wish)
 
@@ -219,5 +223,60 @@ def test_a_disk_that_fills_in_the_middle(tmp_path: Path, small_disk: Path, monke
             arrays[f"blk.{layer}.{name}.weight"] = arrays["output_norm.weight"].repeat(4096).reshape(shape)
     wish = wish_for(tmp_path, gguf_support.write(tmp_path / "wide.gguf", wide, arrays), root=small_disk / "models")
     with pytest.raises(CheckpointError, match=r"could not be written to .*No space left on device"):
+        install(wish)
+    assert nothing_stays(wish)
+
+
+def test_who_may_read_the_source(tmp_path: Path) -> None:
+    source = tmp_path / "m.gguf"
+    source.touch(mode=0o644)
+    for parent in (tmp_path, *tmp_path.parents):
+        if not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o001)
+    assert checkpoint_store._open_to_all(source)
+    source.chmod(0o640)
+    assert not checkpoint_store._open_to_all(source)
+    source.chmod(0o644)
+    tmp_path.chmod(0o700)
+    assert not checkpoint_store._open_to_all(source)
+
+
+def hugging_face(tmp_path: Path) -> Path:
+    """A directory as a source, made from the small GGUF file by the conversion itself."""
+    wish = wish_for(tmp_path, name="from-gguf")
+    install(wish)
+    directory = tmp_path / "hf"
+    shutil.copytree(wish.path, directory)
+    (directory / "modeling_tiny.py").write_text("raise SystemExit")
+    return directory
+
+
+def test_a_directory_is_taken_over(tmp_path: Path) -> None:
+    directory = hugging_face(tmp_path)
+    wish = wish_for(tmp_path, directory, format="safetensors", source_sha256=checkpoint_directory.digest(directory))
+    manifest, _ = install(wish)
+    assert "modeling_tiny.py" not in manifest["files"]
+    assert manifest["files"]["config.json"]["sha256"] == sha256_of_file(directory / "config.json")
+    assert installed(wish) is not None
+
+
+def test_a_directory_with_another_digest(tmp_path: Path) -> None:
+    directory = hugging_face(tmp_path)
+    (directory / "config.json").write_text((directory / "config.json").read_text() + " ")
+    with pytest.raises(CheckpointError, match="expected the SHA-256"):
+        install(wish_for(tmp_path, directory, format="safetensors"))
+
+
+def test_a_directory_that_changes_while_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = hugging_face(tmp_path)
+    wish = wish_for(tmp_path, directory, format="safetensors", source_sha256=checkpoint_directory.digest(directory))
+    copy = checkpoint_directory.copy
+
+    def spoiled(source: Path, target: Path) -> None:
+        copy(source, target)
+        (target / "generation_config.json").write_text("{}")
+
+    monkeypatch.setattr(checkpoint_directory, "copy", spoiled)
+    with pytest.raises(CheckpointError, match="is not its source"):
         install(wish)
     assert nothing_stays(wish)
