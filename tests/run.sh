@@ -6,13 +6,19 @@ export PATH="$PWD/.venv/bin:$PATH"
 export ANSIBLE_CONFIG="$PWD/ansible.cfg" MYPYPATH=collections PYTHONDONTWRITEBYTECODE=1
 unset ANSIBLE_VAULT_PASSWORD_FILE
 
-step() { printf '\n== %s\n' "$*"; }
+# One command a call: in `a && b` a failure of a would not stop the script.
+step() {
+  printf '\n== %s\n' "$*"
+  "$@"
+}
 
-step "yamllint";       yamllint --strict .
-step "ruff";           ruff check . && ruff format --check .
-step "mypy";           mypy -p ansible_collections.plumbline.plumbline.plugins && mypy lab bench
-step "ansible-lint";   ansible-lint --offline
-step "module documentation"; tests/check_documentation.sh
-step "unit tests";     pytest -n 2 tests/unit
-step "collection builds and installs"; tests/check_collection.sh
-step "molecule";       tests/molecule.sh
+step yamllint --strict .
+step ruff check .
+step ruff format --check .
+step mypy -p ansible_collections.plumbline.plumbline.plugins
+step mypy lab bench tests/e2e
+step ansible-lint --offline
+step tests/check_documentation.sh
+step pytest -n 2 tests/unit
+step tests/check_collection.sh
+step tests/molecule.sh
