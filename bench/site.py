@@ -26,9 +26,9 @@ def run(command: list[str], environment: dict[str, str]) -> tuple[float, str]:
     started = time.monotonic()
     result = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        raise SystemExit(
-            f"{' '.join(command)} exited {result.returncode}, so there is nothing to measure:\n{result.stdout[-3000:]}{result.stderr[-1000:]}"
-        )
+        tail = result.stdout[-3000:] + result.stderr[-1000:]
+        said = " ".join(command)
+        raise SystemExit(f"{said} exited {result.returncode}, so there is nothing to measure:\n{tail}")
     return time.monotonic() - started, result.stdout
 
 

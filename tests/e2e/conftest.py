@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,7 +93,7 @@ def lab_environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def lab() -> Iterator[Lab]:
+def lab() -> Lab:
     environment = lab_environment()
     first = run("make", "demo", environment=environment)
     print(first.output)
