@@ -85,7 +85,7 @@ measurements:
   type: list
   elements: dict
   sample:
-    - {name: model_likelihood, scope: SmolLM2-135M-Instruct, value: 0.1079, unit: "1", limit: 0.1079}
+    - {name: model_likelihood, scope: SmolLM2-135M-Instruct, value: 0.1079, unit: fraction, limit: 0.1079}
 recorded:
   description: Whether they were read from an approval and not measured now.
   returned: always

@@ -56,7 +56,7 @@ def measurements(
     likelihood = {
         "name": "model_likelihood",
         "value": math.exp(-nll),
-        "unit": "1",
+        "unit": "fraction",
         "statistic": f"geometric mean over {count} tokens",
         "limit": math.exp(-source_nll),
         "limit_source": "the source of the model in transformers, float32",
@@ -67,7 +67,7 @@ def measurements(
     information = {
         "name": "model_information",
         "value": 1 - nll / math.log(reference["vocab_size"]),
-        "unit": "1",
+        "unit": "fraction",
         "statistic": "1 - mean(-ln p) / ln(vocabulary)",
         "conditions": told,
         "cause": _cause(nll, source_nll, int(reference["vocab_size"])),
@@ -79,7 +79,7 @@ def measurements(
         agreement.update(
             {
                 "value": same / count,
-                "unit": "1",
+                "unit": "fraction",
                 "statistic": f"fraction of {count} positions with the same most likely token",
             }
         )
