@@ -274,11 +274,11 @@ def _settle(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(wish: Wish) -> Iterator[None]:
-    with (wish.root / f".{wish.name}.lock").open("w") as file:
+    with (wish.root / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise CheckpointError(
-                f"Another run is making the model {wish.name}: wait for it to end, then run again."
+                f"Another run is making a model in {wish.root}: wait for it to end, then run again."
             ) from None
         yield

@@ -135,3 +135,15 @@ def test_an_engine_that_this_machine_cannot_run(lab: Lab) -> None:
         "playbooks/engine.yml", *extra(engine_kind="cuda", engine_python_executable="/usr/bin/python3")
     )
     outcome.refused_with("needs the NVIDIA driver", "engine_kind: cpu")
+
+
+def test_an_approval_is_revoked_when_the_rules_become_stricter(lab: Lab, model: str) -> None:
+    strict = {"model_information": {"warn": 0.99, "fail": 0.98}}
+    try:
+        outcome = lab.playbook(PLAYBOOK, *extra(gates_rules_overrides=strict))
+        outcome.refused_with("model_information", "does not serve")
+        assert "status 1" in lab.node(f"/opt/plumbline/bin/plumbline-verify-model {model}; echo status $?")
+    finally:
+        again = lab.playbook(PLAYBOOK)
+    assert again.returncode == 0, again.output[-3000:]
+    assert "status 0" in lab.node(f"/opt/plumbline/bin/plumbline-verify-model {model}; echo status $?")
