@@ -30,17 +30,19 @@ class Endpoint:
         :raises ValueError: when the base URL is not an http or https URL with a host.
         """
         parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
             raise ValueError(
                 f"the endpoint's base URL is like http://127.0.0.1:8000/v1, not {self.base_url!r}; correct serving_endpoint or base_url"
             )
         path = parts.path.rstrip("/")
         if parts.scheme == "https":
             context = ssl.create_default_context(cafile=self.ca_file or None)
-            return http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=timeout_seconds, context=context
-            ), path
-        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_seconds), path
+            return http.client.HTTPSConnection(parts.hostname, port, timeout=timeout_seconds, context=context), path
+        return http.client.HTTPConnection(parts.hostname, port, timeout=timeout_seconds), path
 
     def headers(self) -> dict[str, str]:
         """Return the headers of a JSON request; the key is in `Authorization`."""

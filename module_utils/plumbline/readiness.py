@@ -156,9 +156,13 @@ def ask(base_url: str, api_key: str, model: str, question: Question, timeout_sec
     :raises NotYet: when it cannot be reached or says that it is busy. :raises Refused: for any other answer that is no completion.
     """
     parts = urlsplit(base_url)
-    if parts.scheme != "http" or not parts.hostname:
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme != "http" or not parts.hostname or port == -1:
         raise Refused(f"the base URL is like http://127.0.0.1:8000/v1, not {base_url!r}")
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_seconds)
+    connection = http.client.HTTPConnection(parts.hostname, port, timeout=timeout_seconds)
     headers = {"Content-Type": "application/json", "Connection": "close"}
     if api_key:
         headers["Authorization"] = f"Bearer {api_key}"

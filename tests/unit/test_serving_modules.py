@@ -1,0 +1,368 @@
+"""The serving and load modules as Ansible runs them, with a systemd that is played and an endpoint that is planned."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.load_report import names
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.readiness import key_digest
+from ansible_collections.plumbline.plumbline.plugins.modules import (
+    llm_benchmark,
+    llm_endpoint_info,
+    serving_info,
+    serving_service,
+)
+
+from tests.mock_endpoint import FLAT, Behaviour, serve
+
+KEY = Behaviour.api_key
+
+
+def call(module: Any, capsys: pytest.CaptureFixture[str], **arguments: Any) -> dict[str, Any]:
+    """Run a module's main and return what it answered."""
+    with patch_module_args(arguments), pytest.raises(SystemExit):
+        module.main()
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+# --- systemd, played ---------------------------------------------------------------------------------------------------
+
+SYSTEMCTL = """#!/bin/sh
+cd "{state}"
+echo "$*" >> calls
+case "$1" in
+  show) cat show ;;
+  restart) cp after show ;;
+  enable) [ ! -e refuse-enable ] || { echo "Failed to enable unit: Access denied" >&2; exit 1; } ;;
+esac
+"""
+
+
+def show(active: str, sub: str, invocation: str = "", **more: str) -> str:
+    values = {
+        "LoadState": "loaded",
+        "ActiveState": active,
+        "SubState": sub,
+        "InvocationID": invocation,
+        "NRestarts": "0",
+        **more,
+    }
+    return "".join(f"{name}={value}\n" for name, value in values.items())
+
+
+INACTIVE = show("inactive", "dead", UnitFileState="disabled")
+ACTIVE = show("active", "running", "i1", UnitFileState="enabled", MainPID="55")
+FAILING = show("activating", "auto-restart", "i2", UnitFileState="enabled", Result="exit-code")
+
+
+class Systemd:
+    """A systemd whose answers a test writes down beforehand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.record = folder / "ready.json"
+        for name, text in (
+            ("systemctl", SYSTEMCTL.replace("{state}", str(folder))),
+            ("journalctl", f"#!/bin/sh\ncat {folder}/journal\n"),
+        ):
+            program = folder / "bin" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(text)
+            program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        self.now(INACTIVE)
+        (folder / "journal").write_text("")
+        (folder / "calls").write_text("")
+
+    def now(self, show: str, after: str = ACTIVE.replace("i1", "i2")) -> None:
+        (self.folder / "show").write_text(show)
+        (self.folder / "after").write_text(after)
+
+    def runs(self, configuration: str = "c1", key: str = KEY, main_pid: int = 55) -> None:
+        self.now(ACTIVE)
+        noted = {"configuration": configuration, "key_sha256": key_digest(key), "main_pid": main_pid}
+        self.record.write_text(json.dumps(noted))
+
+    @property
+    def calls(self) -> list[str]:
+        lines = (self.folder / "calls").read_text().splitlines()
+        return [line for line in lines if not line.startswith("show")]
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemd:
+    played = Systemd(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(serving_service, "POLL_SECONDS", 0.01)
+    return played
+
+
+def want(systemd: Systemd, capsys: pytest.CaptureFixture[str], **more: Any) -> dict[str, Any]:
+    arguments = {
+        "name": "plumbline-serving.service",
+        "configuration": "c1",
+        "api_key": KEY,
+        "record": str(systemd.record),
+    }
+    return call(serving_service, capsys, **{**arguments, "timeout_seconds": 5, **more})
+
+
+def test_a_first_start(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = want(systemd, capsys)
+    assert answer["changed"]
+    assert answer["reasons"] == ["it is inactive (dead)"]
+    assert systemd.calls == [
+        "enable plumbline-serving.service",
+        "daemon-reload",
+        "restart --no-block plumbline-serving.service",
+    ]
+
+
+def test_what_runs_as_wanted_is_left_alone(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    systemd.runs()
+    answer = want(systemd, capsys)
+    assert not answer["changed"]
+    assert systemd.calls == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"configuration": "c2"}, "its configuration, engine or model changed"),
+        ({"api_key": "another-key-of-the-test"}, "its API key changed"),
+    ],
+)
+def test_a_change_restarts_exactly_once(
+    systemd: Systemd, capsys: pytest.CaptureFixture[str], arguments: dict[str, str], reason: str
+) -> None:
+    systemd.runs()
+    (systemd.folder / "failures").write_text("7")
+    answer = want(systemd, capsys, **arguments)
+    assert answer["reasons"] == [reason]
+    assert systemd.calls.count("restart --no-block plumbline-serving.service") == 1
+    # Somebody asked for this start, so no pause because of earlier ones.
+    assert not (systemd.folder / "failures").exists()
+    assert "another-key" not in json.dumps({**answer, "invocation": ""})
+
+
+def test_check_mode_says_so_and_touches_nothing(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    systemd.runs()
+    answer = want(systemd, capsys, configuration="c2", _ansible_check_mode=True, _ansible_diff=True)
+    assert answer["changed"]
+    assert "configuration" in answer["diff"]["before"]
+    assert systemd.calls == []
+    systemd.now("LoadState=not-found\nActiveState=inactive\nSubState=dead\n")
+    assert want(systemd, capsys, _ansible_check_mode=True)["changed"]
+    assert systemd.calls == []
+
+
+def test_a_unit_that_is_not_there(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    systemd.now("LoadState=not-found\nActiveState=inactive\n")
+    answer = want(systemd, capsys)
+    assert answer["failed"]
+    assert "cannot be loaded (not-found)" in answer["msg"]
+
+
+def test_nonsense_stops_the_unit(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    systemd.now(INACTIVE, FAILING)
+    (systemd.folder / "journal").write_text("plumbline-ready: refused: the model answers nonsense: all equal\n")
+    answer = want(systemd, capsys)
+    assert answer["failed"]
+    assert (
+        "did not become ready: the model answers nonsense: all equal; it was stopped and serves nobody" in answer["msg"]
+    )
+    assert systemd.calls[-1] == "stop plumbline-serving.service"
+
+
+def test_after_any_other_failure_systemd_goes_on(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    systemd.now(INACTIVE, FAILING)
+    (systemd.folder / "journal").write_text("vllm: error: unrecognized arguments: --no-such-option\n")
+    answer = want(systemd, capsys)
+    assert "unrecognized arguments: --no-such-option; systemd goes on trying" in answer["msg"]
+    assert not any(call.startswith("stop") for call in systemd.calls)
+
+
+def test_a_start_that_takes_too_long(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    starting = show("activating", "start-post", "i2", StatusText="waiting: HTTP 503 (9 s)")
+    systemd.now(INACTIVE, starting)
+    answer = want(systemd, capsys, timeout_seconds=0)
+    assert "not ready within 0 s (waiting: HTTP 503 (9 s))" in answer["msg"]
+
+
+def test_what_systemd_refuses_is_said(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    (systemd.folder / "refuse-enable").touch()
+    answer = want(systemd, capsys)
+    assert answer["failed"]
+    assert "Access denied" in answer["msg"]
+
+
+# --- the endpoint, asked -----------------------------------------------------------------------------------------------
+
+
+def ask(base_url: str, capsys: pytest.CaptureFixture[str], **more: Any) -> dict[str, dict[str, Any]]:
+    arguments = {
+        "base_url": base_url,
+        "api_key": KEY,
+        "model": "mock",
+        "question": "Capital of France?",
+        "expected": "Paris",
+    }
+    answer = call(llm_endpoint_info, capsys, **{**arguments, "timeout_seconds": 10, **more})
+    return {entry["name"]: entry for entry in answer["measurements"]}
+
+
+def test_a_right_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(Behaviour()) as mock:
+        found = ask(mock.base_url, capsys, scope="https://llm.example/v1")
+    assert found["completion"]["value"] is True
+    assert found["completion"]["scope"] == "https://llm.example/v1"
+    assert found["completion"]["conditions"]["answer"] == "The capital of France is Paris."
+    assert found["wrong_api_key_refused"]["value"] is True
+    assert "serving_unit" not in found
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "cause"),
+    [
+        (Behaviour(answer="Rome."), "Rome"),
+        (Behaviour(top_logprobs=FLAT), "equally likely"),
+        (Behaviour(answer=""), "no text"),
+    ],
+)
+def test_a_wrong_answer(capsys: pytest.CaptureFixture[str], behaviour: Behaviour, cause: str) -> None:
+    with serve(behaviour) as mock:
+        found = ask(mock.base_url, capsys)
+    assert found["completion"]["value"] is False
+    assert cause in found["completion"]["cause"]
+
+
+def test_an_endpoint_that_lets_everybody_in(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(Behaviour(check_key=False)) as mock:
+        found = ask(mock.base_url, capsys)
+    assert found["completion"]["value"] is True
+    assert found["wrong_api_key_refused"]["value"] is False
+    assert "VLLM_API_KEY" in found["wrong_api_key_refused"]["cause"]
+
+
+def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask("http://127.0.0.1:9/v1", capsys)
+    assert "no answer" in found["completion"]["error"]
+    assert "journalctl" in found["completion"]["next_command"]
+    assert "no answer" in found["wrong_api_key_refused"]["error"]
+
+
+def test_check_mode_before_the_first_start(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    found = ask("http://127.0.0.1:9/v1", capsys, unit="plumbline-serving.service", _ansible_check_mode=True)
+    assert set(found) == {"serving_unit", "completion", "wrong_api_key_refused"}
+    assert all("check mode" in entry["skipped"] for entry in found.values())
+
+
+def test_the_units_state_is_measured(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(Behaviour()) as mock:
+        found = ask(mock.base_url, capsys, unit="plumbline-serving.service")
+    assert (found["serving_unit"]["value"], found["serving_unit"]["expected"]) == ("inactive", "active")
+
+
+# --- the node, observed ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_node_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "proc" / "net").mkdir(parents=True)
+    unit = tmp_path / "etc" / "systemd" / "system" / "plumbline-serving.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Service]\n[X-Plumbline]\nmodel_path=/no/such/model\nmodel_dtype=bfloat16\n")
+    engines = tmp_path / "engines"
+    (engines / "cpu-1").mkdir(parents=True)
+    (engines / "current").symlink_to("cpu-1")
+    answer = call(
+        serving_info, capsys, port=8000, unit="plumbline-serving.service", root=str(tmp_path), engines=str(engines)
+    )
+    assert answer["listeners"] == []
+    assert answer["conflict"] == {}
+    assert answer["installed"]["model_path"] == "/no/such/model"
+    assert answer["engine"] == {"id": "cpu-1", "path": str(engines / "cpu-1")}
+    assert not answer["checkpoint"]["available"]
+    assert "/no/such/model" in answer["checkpoint"]["reason"]
+
+
+def test_a_bare_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "proc").mkdir()
+    answer = call(serving_info, capsys, unit="u.service", root=str(tmp_path), engines=str(tmp_path / "engines"))
+    assert (answer["installed"], answer["engine"]) == ({}, {"id": "", "path": ""})
+    assert answer["checkpoint"] == {"available": False, "reason": "no checkpoint was named and no unit serves one"}
+
+
+def test_a_port_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = call(serving_info, capsys, unit="u.service", port=70000)
+    assert answer["msg"] == "port must be between 1 and 65535, 70000 was found; correct serving_port"
+
+
+# --- the load ----------------------------------------------------------------------------------------------------------
+
+
+def bench(url: str, capsys: pytest.CaptureFixture[str], **more: Any) -> dict[str, Any]:
+    arguments = {"base_url": url, "api_key": KEY, "rate_per_second": 20, "requests": 5, "output_tokens": 5}
+    return call(llm_benchmark, capsys, **{**arguments, **more})
+
+
+def test_a_load(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(Behaviour(model="smol")) as mock:
+        answer = bench(
+            mock.base_url, capsys, bytes_read_per_token=5e8, memory_bandwidth=2e10, minimum_rate_fraction=0.01
+        )
+    assert [entry["name"] for entry in answer["measurements"]] == names()
+    assert all(entry["error"] == "" for entry in answer["measurements"]), answer["measurements"]
+    assert answer["invalid"] == ""
+    assert mock.bodies[0]["model"] == "smol"
+    by_name = {entry["name"]: entry for entry in answer["measurements"]}
+    assert by_name["stream_decode_tokens_per_second"]["limit"] == 40
+    assert KEY not in json.dumps({**answer, "invocation": ""})
+
+
+def test_a_server_at_its_limit_makes_the_run_invalid(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(Behaviour(one_at_a_time=True, first_token_seconds=0.3)) as mock:
+        answer = bench(mock.base_url, capsys)
+    assert "growing queue" in answer["invalid"]
+    by_name = {entry["name"]: entry for entry in answer["measurements"]}
+    assert by_name["end_to_end_latency_p50"]["value"] is None
+    assert by_name["achieved_request_rate"]["value"] < 4
+
+
+def test_a_wrong_key_fails_every_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(Behaviour()) as mock:
+        for model in (None, "mock"):
+            answer = bench(mock.base_url, capsys, api_key="wrong-key", model=model)
+            assert [entry["name"] for entry in answer["measurements"]] == names()
+            assert all("401" in entry["error"] for entry in answer["measurements"])
+
+
+def test_no_load_in_check_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(Behaviour()) as mock:
+        answer = bench(mock.base_url, capsys, _ansible_check_mode=True)
+    assert all(entry["skipped"] == "check mode applies no load" for entry in answer["measurements"])
+    assert mock.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"requests": 1}, "requests must be at least 2"),
+        ({"rate_per_second": 0}, "rate_per_second must be at least"),
+        ({"requests": 1000, "rate_per_second": 1, "max_duration_seconds": 60}, "take 999 s, which does not fit into"),
+        ({"base_url": "127.0.0.1:8000"}, "base URL"),
+        ({"base_url": "http://127.0.0.1:port/v1"}, "base URL"),
+        ({"minimum_rate_fraction": 2}, "at most 1"),
+    ],
+)
+def test_loads_that_make_no_sense_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: dict[str, Any], words: str
+) -> None:
+    answer = bench("http://127.0.0.1:9/v1", capsys, **arguments)
+    assert answer["failed"]
+    assert words in answer["msg"]
