@@ -1,0 +1,179 @@
+"""The serving role's refusals, each with one sentence, and the unit that it writes. One Ansible run for all of them."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.playbook_run import CHECKOUT, Outcome, play, run_playbook
+
+KEY = "a-sound-key-of-the-unit-tests"
+# What each host has otherwise than the sound one, and what its refusal must say.
+REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "short-key": ({"serving_api_key": "short"}, ("20 to 200 characters", "found 5 characters", "openssl rand -hex 32")),
+    "odd-key": ({"serving_api_key": "a key with blanks in it, long enough"}, ("with others among them",)),
+    "doubled": ({"serving_options": {"port": 9, "kv-cache-dtype": "fp8"}}, ("serving_port", "model_kv_cache_dtype")),
+    "no-model": ({"model_path": "/no/such/model"}, ("no readable model config", "model stage")),
+    "too-long": ({"serving_max_model_len": 9000}, ("up to the 8192 tokens", "found 9000")),
+    "too-big": ({"serving_kv_cache_gib": 64}, ("64 GiB of key-value cache", "serving_kv_cache_gib")),
+    "no-engine": ({"engine_id": "", "engine_path": ""}, ("active engine", "playbooks/engine.yml")),
+}
+UNITS: dict[str, dict[str, Any]] = {
+    "cpu": {
+        "serving_options": {"enforce_eager": True, "compilation_config": {"a": 'b"$c%'}, "middleware": ["a.b", "c.d"]}
+    },
+    "cuda": {
+        "engine_id": "cuda-0.33.0",
+        "serving_host": "::",
+        "serving_options": {"enable_prefix_caching": False, "seed": None},
+        "serving_environment": {"NOTE": 'it is "50 %"'},
+        "serving_memory_max": "64G",
+    },
+    "other-model": {"model_manifest_sha256": "def"},
+}
+
+
+def sound(folder: Path) -> dict[str, Any]:
+    return {
+        "engine_id": "cpu-0.32.0",
+        "engine_path": "/engines/cpu-0.32.0",
+        "engine_python": "/engines/cpu-0.32.0/bin/python",
+        "model_path": str(folder / "model"),
+        "model_name": "smol",
+        "model_manifest_sha256": "abc",
+        "model_serving_options": {"dtype": "bfloat16"},
+        "model_verify_command": f"/opt/plumbline/bin/plumbline-verify-model {folder / 'model'}",
+        "serving_api_key": KEY,
+        "serving_host": "127.0.0.1",
+        "serving_port": 1,  # nobody listens there
+        "serving_kv_cache_gib": 1,
+        "serving_max_model_len": 2048,
+        "serving_drain_seconds": 30,
+        "serving_options": {"enforce_eager": True},
+        "serving_environment": {},
+        "serving_memory_max": "",
+    }
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Outcome, Path]]:
+    folder = tmp_path_factory.mktemp("serving")
+    (folder / "model").mkdir()
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [1000], "data_offsets": [0, 2000]}}).encode()
+    (folder / "model" / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 8192}))
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        cases = {host: changes for host, (changes, _) in REFUSALS.items()} | UNITS
+        cases["squatted"] = {"serving_port": squatter.getsockname()[1]}
+        variables: dict[str, Any] = {name: f"{{{{ cases[inventory_hostname].{name} }}}}" for name in sound(folder)}
+        variables["cases"] = {host: {**sound(folder), **changes} for host, changes in cases.items()}
+        variables["survey_node"] = {"memory_total_bytes": 32 * 2**30, "memory_limit_bytes": None}
+        role = {"name": "serving", "tasks_from": "assert", "public": True}
+        template = CHECKOUT / "roles" / "serving" / "templates" / "plumbline-serving.service.j2"
+        text = f"{{{{ lookup('ansible.builtin.template', '{template}') }}}}"
+        write = {"content": text, "dest": f"{folder}/{{{{ inventory_hostname }}}}.service", "mode": "0644"}
+        tasks = [
+            {"name": "The model can be served", "ansible.builtin.include_role": role},
+            {"name": "The unit is written", "ansible.builtin.copy": write},
+        ]
+        yield run_playbook(folder, [play(tasks, "serving")], hosts=tuple(cases), variables=variables), folder
+
+
+def refusal(outcome: Outcome, host: str) -> str:
+    """Return what the evidence of a host says of its failed task."""
+    return json.dumps(outcome.evidence(host))
+
+
+@pytest.mark.parametrize("host", REFUSALS)
+def test_each_refusal_is_one_sentence_with_the_remedy(outcome: tuple[Outcome, Path], host: str) -> None:
+    said = refusal(outcome[0], host)
+    for word in REFUSALS[host][1]:
+        assert word in said, said
+    assert not (outcome[1] / f"{host}.service").exists()
+
+
+def test_a_port_in_use_names_its_holder(outcome: tuple[Outcome, Path]) -> None:
+    said = refusal(outcome[0], "squatted")
+    assert re.search(r"found it in use on 127.0.0.1 by \S+ \(pid \d+", said), said
+    assert "or set serving_port to a free port" in said
+    assert not (outcome[1] / "squatted.service").exists()
+
+
+def test_no_refusal_shows_a_traceback_or_the_key(outcome: tuple[Outcome, Path]) -> None:
+    assert "Traceback" not in outcome[0].output
+    assert KEY not in outcome[0].output
+
+
+def unit(outcome: tuple[Outcome, Path], host: str) -> tuple[str, dict[str, list[str]]]:
+    path = outcome[1] / f"{host}.service"
+    assert path.exists(), outcome[0].output[-4000:]
+    text = path.read_text()
+    values: dict[str, list[str]] = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        name, separator, value = line.partition("=")
+        if separator and not line.startswith("#"):
+            values.setdefault(name, []).append(value)
+    return text, values
+
+
+def test_the_unit_of_a_cpu_node(outcome: tuple[Outcome, Path]) -> None:
+    text, values = unit(outcome, "cpu")
+    (command,) = values["ExecStart"]
+    words = shlex.split(command)
+    assert words[:2] == ["/engines/cpu-0.32.0/bin/vllm", "serve"]
+    pairs = dict(zip(words[3::1], words[4::1], strict=False))
+    assert pairs["--port"] == "1"
+    assert pairs["--dtype"] == "bfloat16"
+    assert pairs["--max-model-len"] == "2048"
+    assert pairs["--shutdown-timeout"] == "30"
+    # systemd's own characters are doubled, so that they arrive as they are.
+    assert json.loads(pairs["--compilation-config"].replace("$$", "$").replace("%%", "%")) == {"a": 'b"$c%'}
+    assert words[words.index("--middleware") + 1 : words.index("--middleware") + 3] == ["a.b", "c.d"]
+    assert "--enforce-eager" in words
+    assert '"VLLM_CPU_KVCACHE_SPACE=1"' in values["Environment"]
+    assert '"TORCHDYNAMO_DISABLE=1"' in values["Environment"]
+    assert '"HF_HUB_OFFLINE=1"' in values["Environment"]
+    assert values["PrivateDevices"] == ["yes"]
+    assert values["Restart"] == ["always"]
+    assert values["StartLimitIntervalSec"] == ["0"]
+    assert values["KillMode"] == ["control-group"]
+    assert [program.split()[-0].rsplit("/", 1)[-1] for program in values["ExecStartPre"]] == [
+        "python",
+        "plumbline-verify-model",
+    ]
+    assert "plumbline-ready wait" in values["ExecStartPost"][0]
+    assert KEY not in text
+    assert "--api-key" not in text
+
+
+def test_the_unit_of_a_gpu_node(outcome: tuple[Outcome, Path]) -> None:
+    _, values = unit(outcome, "cuda")
+    assert values["PrivateDevices"] == ["no"]
+    assert not any("VLLM_CPU" in entry or "TORCHDYNAMO" in entry for entry in values["Environment"])
+    assert '"NOTE=it is \\"50 %%\\""' in values["Environment"]
+    assert values["MemoryMax"] == ["64G"]
+    assert "--no-enable-prefix-caching" in values["ExecStart"][0]
+    assert "--seed" not in values["ExecStart"][0]
+    assert '--url "http://[::1]:1/v1"' in values["ExecStartPost"][0]
+
+
+def test_another_manifest_makes_another_unit(outcome: tuple[Outcome, Path]) -> None:
+    """So that a model that was made anew leads to a restart, though its path is the same."""
+    assert "model_manifest_sha256=def" in unit(outcome, "other-model")[0]
+
+
+def test_systemd_could_read_it(outcome: tuple[Outcome, Path]) -> None:
+    parser = configparser.RawConfigParser(strict=False, delimiters=("=",), comment_prefixes=("#",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    text, _ = unit(outcome, "cpu")
+    parser.read_string(text.replace("\\\n", " "))
+    assert parser.sections() == ["Unit", "Service", "Install", "X-Plumbline"]
