@@ -116,7 +116,7 @@ def likwid_tests() -> dict[str, list[str]]:
 
 def run_likwid(tests: dict[str, list[str]], group: Group) -> dict[str, float]:
     """The same of likwid-bench, the best of its variants; it reports the mean over its passes, so these are few."""
-    best = {}
+    best: dict[str, float] = {}
     for kernel, names in tests.items():
         for name in names:
             size = group.array_bytes * ARRAYS[kernel] // 1000

@@ -253,8 +253,8 @@ class Function:
         if code == 0x01:
             self.aer_offset = offset
             for register, line, names in ((4, "UESta", UNCORRECTABLE), (0x10, "CESta", CORRECTABLE)):
-                values = (self.find(line + r":(.*)", text) or "").split()
-                self.put("<I", offset + register, sum(1 << bit for name, bit in names.items() if f"{name}+" in values))
+                words = (self.find(line + r":(.*)", text) or "").split()
+                self.put("<I", offset + register, sum(1 << bit for name, bit in names.items() if f"{name}+" in words))
 
 
 class Machine:
