@@ -92,8 +92,9 @@ typedef double vec __attribute__((vector_size(16)));
 #define REPETITIONS_MIN 3
 #define CPUS_MAX 8192
 #define SCALE 3.0
-/* How far ahead of the loads of the read kernel lines are asked for, in bytes: few threads do not keep enough misses in
- * flight by themselves. */
+/* The read kernel goes through several streams at once and asks for lines so many bytes ahead, into the second-level cache:
+ * a thread then keeps more misses in flight than one stream of loads does. */
+#define STREAMS 4
 #define AHEAD 1024
 
 static double now(void)
@@ -159,12 +160,19 @@ static double read_part(const double *a, size_t first, size_t last)
     vec sum[VECTORS];
     for (int v = 0; v < VECTORS; v++)
         sum[v] = SET1(0.0);
-    for (size_t i = first * STEP; i < last * STEP; i += STEP) {
-        for (int line = 0; line < STEP / 8; line++)
-            __builtin_prefetch((const char *)(a + i + line * 8) + AHEAD, 0, 0);
+    const size_t length = (last - first) / STREAMS;
+    for (size_t i = 0; i < length; i++) {
+        for (int stream = 0; stream < STREAMS; stream++) {
+            const double *p = a + (first + (size_t)stream * length + i) * STEP;
+            for (int line = 0; line < STEP / 8; line++)
+                __builtin_prefetch((const char *)(p + line * 8) + AHEAD, 0, 2);
+            for (int v = 0; v < VECTORS; v++)
+                sum[v] = ADD(sum[v], LOAD(p + v * LANES));
+        }
+    }
+    for (size_t i = (first + STREAMS * length) * STEP; i < last * STEP; i += STEP)
         for (int v = 0; v < VECTORS; v++)
             sum[v] = ADD(sum[v], LOAD(a + i + v * LANES));
-    }
     for (int v = 1; v < VECTORS; v++)
         sum[0] = ADD(sum[0], sum[v]);
     double lanes[LANES] __attribute__((aligned(64))), total = 0;
