@@ -225,11 +225,22 @@ class Node:
         if self._own():
             self.podman("stop", "--time", "20", self.lab.container, what="stopping the node")
 
+    def _remove_container(self, attempts: int = 6) -> None:
+        """Kill and remove the container. A process that waits for a busy disk outlasts podman's patience, so that is asked again."""
+        for attempt in range(1, attempts + 1):
+            try:
+                self.podman("rm", "--force", "--time", "5", self.lab.container, what="removing the node")
+                return
+            except LabError:
+                if attempt == attempts:
+                    raise
+                time.sleep(5)
+
     def remove(self) -> None:
         """Remove the container and its network; nothing to remove is fine."""
         own = self._own()
         if own:
-            self.podman("rm", "--force", "--time", "5", self.lab.container, what="removing the node")
+            self._remove_container()
         if self.podman.succeeds("network", "exists", self.lab.name):
             # Refused by podman where another container is on it, which is then not ours to remove.
             run(self.podman.command("network", "rm", self.lab.name), what="removing the lab's network", check=False)

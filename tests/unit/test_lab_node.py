@@ -214,3 +214,25 @@ def test_a_damaged_memory_of_the_bmc_is_set_aside(lab: settings.Lab) -> None:
     bmc.set_aside_damaged_state()
     assert not memory.exists()
     assert (lab.state / "bmc-state.damaged").read_text() == "{half"
+
+
+@pytest.mark.parametrize(("failures", "gives_up"), [(2, False), (99, True)])
+def test_a_node_that_does_not_die_at_once_is_removed_with_patience(
+    lab: settings.Lab, monkeypatch: pytest.MonkeyPatch, failures: int, gives_up: bool
+) -> None:
+    calls = []
+
+    def busy(*words: Any, what: str, **_: Any) -> str:
+        calls.append(words[0])
+        if len(calls) <= failures:
+            raise LabError(f"{what} failed: given PIDs did not die within timeout")
+        return ""
+
+    monkeypatch.setattr(node.time, "sleep", lambda seconds: None)
+    machine = node.Node(lab, busy)  # type: ignore[arg-type]
+    if gives_up:
+        with pytest.raises(LabError, match="did not die"):
+            machine._remove_container()
+    else:
+        machine._remove_container()
+        assert calls == ["rm"] * (failures + 1)
