@@ -11,7 +11,7 @@ from typing import Any
 from lab.settings import Lab
 from lab.shell import LabError, read
 
-QUESTION = "In one sentence: why is the sky blue?"
+QUESTION = "What is 2 + 2?"
 TIMEOUT_SECONDS = 120
 ANSWER_TOKENS = 64
 
