@@ -31,7 +31,8 @@ distclean: ## And remove what was made: images, caches, .venv, the lab's keys
 packages: # Distribution packages, where any is missing
 	@$(PYTHON) -m lab packages
 
-venv: packages ## The controller's virtual environment, from requirements.txt
+venv: ## The controller's virtual environment, from requirements.txt
+	@$(PYTHON) -m lab packages --controller
 	@$(PYTHON) -m lab venv
 
 venv-dev: packages ## The same with what the tests need, from requirements-dev.txt

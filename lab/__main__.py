@@ -40,7 +40,8 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m lab", description="The embedded lab: a node and its BMC on loopback."
     )
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("packages", help="install the distribution packages that are missing")
+    distribution = commands.add_parser("packages", help="install the distribution packages that are missing")
+    distribution.add_argument("--controller", action="store_true", help="only what a controller without a lab needs")
     environment = commands.add_parser("venv", help="make or renew .venv")
     environment.add_argument("--dev", action="store_true", help="with what the tests need")
     commands.add_parser("up", help="bring node and BMC up")
@@ -64,7 +65,7 @@ def dispatch(options: argparse.Namespace) -> None:
     """Do what the command line asks for."""
     command = options.command
     if command == "packages":
-        packages.ensure(ROOT / ".cache" / "apt.log")
+        packages.ensure(ROOT / ".cache" / "apt.log", controller_only=options.controller)
     elif command == "venv":
         venv.ensure(ROOT, "requirements-dev.txt" if options.dev else "requirements.txt")
     elif command == "lock":

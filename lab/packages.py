@@ -32,9 +32,17 @@ class Need:
         return False
 
 
+def controller_needs() -> list[Need]:
+    """What a controller calls that a fresh Debian or Ubuntu machine may lack, with or without a lab."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return [
+        Need("SSH", ("openssh-client",), ("ssh-keygen",)),
+        Need("virtual environments", (f"python{version}-venv", "python3-venv"), ("python:ensurepip",)),
+    ]
+
+
 def needs() -> list[Need]:
     """Everything the lab calls that a fresh Debian or Ubuntu machine may lack."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return [
         Need("containers", ("podman",), ("podman",)),
         # runc first: it also runs on the hybrid cgroup layout, which crun refuses.
@@ -47,8 +55,7 @@ def needs() -> list[Need]:
         Need("published ports", ("iptables",), ("iptables",)),
         Need("building the node image", ("mmdebstrap",), ("mmdebstrap",)),
         Need("Debian's signing keys", ("debian-archive-keyring",), ("/usr/share/keyrings/debian-archive-keyring.gpg",)),
-        Need("SSH", ("openssh-client",), ("ssh-keygen",)),
-        Need("virtual environments", (f"python{version}-venv", "python3-venv"), ("python:ensurepip",)),
+        *controller_needs(),
     ]
 
 
@@ -71,9 +78,10 @@ def choose(missing: list[Need]) -> list[str]:
     return chosen
 
 
-def ensure(log: Path) -> None:
+def ensure(log: Path, *, controller_only: bool = False) -> None:
     """Install what is missing; nothing missing costs nothing and asks for no password."""
-    missing = [need for need in needs() if not need.met()]
+    wanted = controller_needs() if controller_only else needs()
+    missing = [need for need in wanted if not need.met()]
     if not missing:
         return
     summary = ", ".join(need.packages[0] for need in missing)
@@ -97,6 +105,6 @@ def ensure(log: Path) -> None:
         if update.returncode != 0:
             raise LabError(f"{error}; before that apt-get update had failed: {last_line(update.stderr)}") from None
         raise
-    still = [need.what for need in needs() if not need.met()]
+    still = [need.what for need in wanted if not need.met()]
     if still:
         raise LabError(f"apt-get installed {' '.join(packages)}, yet this is still missing: {', '.join(still)}")
