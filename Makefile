@@ -42,7 +42,7 @@ test: venv-dev ## Linters, unit tests, molecule
 	@tests/run.sh
 
 test-e2e: venv-dev ## The demo end to end, as a test
-	@.venv/bin/python -m pytest tests/e2e
+	@.venv/bin/python -m pytest --verbose tests/e2e
 
 lock: venv-dev ## Renew requirements.txt and requirements-dev.txt
 	@$(LAB) lock
