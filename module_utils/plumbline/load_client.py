@@ -138,6 +138,7 @@ def _warm_up(plan: LoadPlan, send: Send, clock: Clock) -> tuple[int, str]:
     At least one is always sent: it tells how many tokens the server makes of a word.
     """
     words = SAMPLE_WORDS
+    samples: list[tuple[int, int]] = []
     error = ""
     worked = False
     for index in range(max(1, plan.warmup_requests)):
@@ -147,7 +148,8 @@ def _warm_up(plan: LoadPlan, send: Send, clock: Clock) -> tuple[int, str]:
         send(request, timing, now + plan.request_timeout_seconds)
         if timing.succeeded:
             if timing.prompt_tokens:
-                words = words_for_tokens(plan.prompt_tokens, words, timing.prompt_tokens)
+                samples.append((words, timing.prompt_tokens))
+                words = words_for_tokens(plan.prompt_tokens, samples)
             worked = True
         else:
             error = f"{timing.error}: {timing.detail}" if timing.detail else timing.error

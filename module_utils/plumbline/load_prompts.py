@@ -6,6 +6,8 @@ answered from the prefix cache. So each prompt begins with words of its own and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _TEXT = """
 The night shift began with a phone call about the third rack from the door. A machine that had answered every question
 for eleven weeks was suddenly slow, and nobody could say why. The fans sounded the same, the lights were green, and
@@ -63,9 +65,15 @@ def prompt(number: int, words: int) -> str:
     return " ".join(head + body)
 
 
-def words_for_tokens(tokens: int, sample_words: int, sample_tokens: int) -> int:
-    """Return how many words make a prompt of about `tokens` tokens, after a sample prompt of so many words came to so many tokens.
+def words_for_tokens(tokens: int, samples: Sequence[tuple[int, int]]) -> int:
+    """Return how many words make a prompt of about `tokens` tokens, from prompts of so many words that came to so many tokens.
 
-    The sample's figure comes from the server, so it counts the chat template too; that share is small where prompts are long.
+    The server's figures include the chat template, a constant; two samples of different length tell it from the words' share.
     """
-    return max(8, round(tokens * sample_words / max(1, sample_tokens)))
+    words, counted = samples[-1]
+    share, constant = max(1, counted) / words, 0.0
+    other = next(((w, c) for w, c in reversed(samples) if w != words), None)
+    if other is not None and (counted - other[1]) * (words - other[0]) > 0:
+        share = (counted - other[1]) / (words - other[0])
+        constant = counted - share * words
+    return max(8, round((tokens - constant) / share))

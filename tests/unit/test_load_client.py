@@ -212,5 +212,19 @@ def test_prompts_have_the_asked_words() -> None:
         assert len(prompt(3, words).split()) == words
     with pytest.raises(ValueError, match="at least 8"):
         prompt(3, 7)
-    assert words_for_tokens(512, 64, 128) == 256
-    assert words_for_tokens(1, 64, 128) == 8
+    assert words_for_tokens(512, [(64, 128)]) == 256
+    assert words_for_tokens(1, [(64, 128)]) == 8
+
+
+def test_the_chat_template_is_told_from_the_words() -> None:
+    """30 tokens of template and 1.25 tokens a word: one sample misses, two do not."""
+
+    def counted(words: int) -> int:
+        return 30 + round(words * 1.25)
+
+    first = words_for_tokens(80, [(64, counted(64))])
+    assert counted(first) > 85
+    second = words_for_tokens(80, [(64, counted(64)), (first, counted(first))])
+    assert abs(counted(second) - 80) <= 1
+    # A tokenizer that is not linear must not lead astray.
+    assert words_for_tokens(80, [(64, 100), (32, 100)]) == 26
