@@ -184,10 +184,12 @@ def _measure_group(kernel: Kernel, group: Group, limit: tuple[float, str] | None
                 found["seconds"][operation] += seconds
     except MeasureError as error:
         return [{"name": NAMES["triad"], "scope": group.scope, "error": str(error)}]
+    notes = list(group.notes)
+    if found["unpinned"]:
+        notes.append("some threads could not be pinned to their processors: they may have read from far memory")
     conditions = {
         "cpus": format_cpu_list(group.cpus),
         "threads": found["threads"],
-        "unpinned_threads": found["unpinned"],
         "array_bytes": found["array_bytes"],
         "last_level_cache_bytes": group.cache_bytes,
         "array_over_cache": group.array_over_cache,
@@ -198,7 +200,7 @@ def _measure_group(kernel: Kernel, group: Group, limit: tuple[float, str] | None
         "compiler": kernel.how,
         "load_average_before": round(load, 2),
         "cpu_quota": cpu_quota(kernel.tree),
-        "notes": list(group.notes),
+        "notes": notes,
     }
     measurements = []
     for operation, name in NAMES.items():

@@ -147,7 +147,7 @@ def _speed(link: dict[str, Any], functions: dict[str, dict[str, Any]]) -> dict[s
     else:
         asks = f", and the port {link['port']} asks for {_gts(target)}" if target is not None else ""
         fields["cause"] = f"{runs}{asks}: the link trained down. Reseat the card, then replace the riser or cable"
-        if functions[link["device"]]["kind"] == "gpu":
+        if _saves_power(link, functions):
             if speed <= _LOWEST_SPEED_GTS:
                 reason = (
                     f"{title} is idle at {_gts(speed)} of {_gts(limit)} GT/s, as a GPU that saves power is: "
@@ -158,6 +158,17 @@ def _speed(link: dict[str, Any], functions: dict[str, dict[str, Any]]) -> dict[s
             fields["cause"] += "; a GPU may also save power at this speed, so look again while it copies"
     fields["next_command"] = _next(link)
     return _measurement(name, link["device"], **fields)
+
+
+def _saves_power(link: dict[str, Any], functions: dict[str, dict[str, Any]]) -> bool:
+    """Whether a GPU rules this link's speed: its own, or that of a bridge of its maker that is part of its card."""
+    device = functions[link["device"]]
+    if device["kind"] == "gpu":
+        return True
+    below = [functions[address] for address in link["devices_below"]]
+    return device["kind"] == "bridge" and all(
+        f["kind"] == "gpu" and f["vendor_id"] == device["vendor_id"] for f in below
+    )
 
 
 def _errors(

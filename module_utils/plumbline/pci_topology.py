@@ -5,17 +5,15 @@ A link has two ends. What it can do is what both ends can do, so a Gen4 drive in
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
 from .limits import pcie_bandwidth
-from .pci import CONFIG_UNPRIVILEGED_BYTES, DOWNSTREAM_FACING, config_from_bytes, config_from_file, parse_function
+from .pci import CONFIG_UNPRIVILEGED_BYTES, DOWNSTREAM_FACING
+from .pci_sysfs import DEVICES, physical_slots, read_function
 from .tree import Tree
 
-_BASE = "/sys/bus/pci/devices"
 _ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
-_SYSFS_SPEED = re.compile(r"^([0-9.]+) GT/s")
 # The deepest tree that PCIe's 256 buses allow, far beyond any machine: a corrupt capture must not loop.
 _HOPS_MAX = 64
 
@@ -31,8 +29,6 @@ _GPU_WIDTH_MIN = 4
 DEVICE_KINDS = ("gpu", "nic", "nvme")
 """Kinds of devices whose links a serving node depends on."""
 
-_AER_FILES = ("correctable", "nonfatal", "fatal")
-
 
 def pci_facts(root: str = "/") -> dict[str, Any]:
     """Functions, links, devices that matter and switches of a machine (or a captured tree), and what could not be read.
@@ -40,12 +36,12 @@ def pci_facts(root: str = "/") -> dict[str, Any]:
     `functions` and `devices` are lists of dictionaries as `pcie_info` documents them, in order of address.
     """
     tree = Tree(root)
-    addresses = [name for name in tree.names(_BASE) if _ADDRESS.match(name)]
+    addresses = [name for name in tree.names(DEVICES) if _ADDRESS.match(name)]
     if not addresses:
         reason = "there is no PCI device in /sys/bus/pci/devices"
         return {"available": False, "reason": reason, "functions": [], "links": [], "devices": [], "notes": []}
-    slots = _slots(tree)
-    functions = {address: _read_function(tree, address, slots) for address in addresses}
+    slots = physical_slots(tree)
+    functions = {address: read_function(tree, address, slots) for address in addresses}
     _find_parents(tree, functions)
     _infer_port_types(functions)
     _choose_links(functions)
@@ -83,115 +79,6 @@ def readable(facts: dict[str, Any], which: str) -> list[dict[str, Any]]:
     return found
 
 
-def _read_function(tree: Tree, address: str, slots: dict[str, str]) -> dict[str, Any]:
-    base = f"{_BASE}/{address}"
-    facts = _read_config(tree, base)
-    physical = tree.link(f"{base}/physfn")
-    # A virtual function answers FFFF for its ids: the kernel knows them from the physical function.
-    for key, name in (("vendor_id", "vendor"), ("device_id", "device"), ("class_code", "class")):
-        if facts[key] in (None, 0xFFFF, 0xFFFFFF):
-            facts[key] = tree.integer(f"{base}/{name}")
-    numa_node = tree.integer(f"{base}/numa_node")
-    driver = tree.link(f"{base}/driver")
-    links = facts.pop("link_capabilities")
-    if physical is not None:
-        links = []  # it shares the link of its physical function; what its registers say of one is reserved
-    elif facts["readable_bytes"] <= CONFIG_UNPRIVILEGED_BYTES:
-        # Without root the capabilities are out of reach, but the kernel tells the link's state to everybody.
-        links = _sysfs_links(tree, base)
-    function: dict[str, Any] = {
-        "address": address,
-        **facts,
-        "driver": driver.rsplit("/", 1)[-1] if driver else None,
-        "numa_node": numa_node if numa_node is not None and numa_node >= 0 else None,
-        "slot": slots.get(address.rpartition(".")[0]),
-        "physical_function": physical.rsplit("/", 1)[-1] if physical else None,
-        "link": None,
-        "other_links": links,
-        "aer": None,
-        "parent": None,
-    }
-    if links or not facts["responsive"]:
-        function["aer"] = _aer(tree, base)
-    if not facts["responsive"]:
-        function["power_state"] = tree.text(f"{base}/power_state")
-    return function
-
-
-def _read_config(tree: Tree, base: str) -> dict[str, Any]:
-    try:
-        descriptor = os.open(tree.path(f"{base}/config"), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return parse_function(config_from_bytes(b""))
-    try:
-        return parse_function(config_from_file(descriptor))
-    finally:
-        os.close(descriptor)
-
-
-def _sysfs_links(tree: Tree, base: str) -> list[dict[str, Any]]:
-    max_width = tree.integer(f"{base}/max_link_width")
-    if not max_width:
-        return []
-    return [
-        {
-            "offset": None,
-            "port_number": None,
-            "max_speed_gts": _sysfs_speed(tree.text(f"{base}/max_link_speed")),
-            "supported_speeds_gts": [],
-            "max_width": max_width,
-            "speed_gts": _sysfs_speed(tree.text(f"{base}/current_link_speed")),
-            "width": tree.integer(f"{base}/current_link_width"),
-            "target_speed_gts": None,
-            "aspm_supported": None,
-            "aspm_enabled": None,
-            "disabled": None,
-            "training": None,
-            "active": None,
-            "bandwidth_managed": None,
-            "bandwidth_autonomous": None,
-            "flit": False,
-            "source": "sysfs",
-        }
-    ]
-
-
-def _sysfs_speed(text: str | None) -> float | None:
-    match = _SYSFS_SPEED.match(text or "")
-    try:
-        return float(match.group(1)) if match else None
-    except ValueError:
-        return None
-
-
-def _aer(tree: Tree, base: str) -> dict[str, dict[str, int]] | None:
-    """Error counters since boot by kind, `None` where the kernel keeps none for this device; zeros are left out."""
-    counters: dict[str, dict[str, int]] = {}
-    for name in _AER_FILES:
-        text = tree.text(f"{base}/aer_dev_{name}")
-        if text is None:
-            return None
-        counts = {}
-        for line in text.splitlines():
-            key, _, value = line.partition(" ")
-            if value.strip().isdigit() and (key.startswith("TOTAL_") or int(value)):
-                counts["total" if key.startswith("TOTAL_") else key] = int(value)
-        counts.setdefault("total", sum(counts.values()))
-        counters[name] = counts
-    return counters
-
-
-def _slots(tree: Tree) -> dict[str, str]:
-    """Names of the physical slots by the address (without the function) of what sits in them."""
-    base = "/sys/bus/pci/slots"
-    found = {}
-    for name in tree.names(base):
-        address = tree.text(f"{base}/{name}/address")
-        if address:
-            found[address] = name
-    return found
-
-
 def _find_parents(tree: Tree, functions: dict[str, dict[str, Any]]) -> None:
     """Fill in `parent`: the bridge above, from the link in sysfs, else from the bridges' bus numbers."""
     by_bus = {}
@@ -199,7 +86,7 @@ def _find_parents(tree: Tree, functions: dict[str, dict[str, Any]]) -> None:
         if function["secondary_bus"]:
             by_bus[address.partition(":")[0], function["secondary_bus"]] = address
     for address, function in functions.items():
-        target = tree.link(f"{_BASE}/{address}")
+        target = tree.link(f"{DEVICES}/{address}")
         above = [part for part in (target or "").split("/") if _ADDRESS.match(part)][:-1]
         if above and above[-1] in functions:
             function["parent"] = above[-1]

@@ -315,9 +315,9 @@ class Machine:
                 function.get("<H", function.express + 0x12),
                 function.get("<I", function.express + 0xC),
             )
-            texts["current_link_speed"] = f"{names[status & 0xF]} GT/s PCIe" if status & 0xF else "Unknown"
+            texts["current_link_speed"] = f"{names[status & 0xF]} GT/s PCIe" if status & 0xF in names else "Unknown"
             texts["current_link_width"] = str(status >> 4 & 0x3F)
-            texts["max_link_speed"] = f"{names[capability & 0xF]} GT/s PCIe"
+            texts["max_link_speed"] = f"{names[capability & 0xF]} GT/s PCIe" if capability & 0xF in names else "Unknown"
             texts["max_link_width"] = str(capability >> 4 & 0x3F)
         if function.aer_offset is not None:
             for kind, (total, _) in AER_NAMES.items():

@@ -177,6 +177,18 @@ def test_a_gpu_at_a_middle_speed_is_a_warning(tmp_path):
     assert (check.status, check.name) == ("WARN", "pcie_link_speed_unloaded")
 
 
+@pytest.mark.parametrize(("vendor", "status"), [(0x10DE, "SKIPPED"), (0x1000, "CRITICAL")])
+def test_a_bridge_on_the_card_of_an_idle_gpu_saves_power_with_it(vendor, status, tmp_path):
+    captured = machine(HGX)
+    chain = ("0000:15:01.0", "0000:16:00.0", "0000:17:01.0", "0000:19:00.0")
+    captured.functions = {address: captured[address] for address in chain}
+    for address in chain[:2]:
+        captured[address].set_link(speed="2.5")
+    captured["0000:16:00.0"].put("<H", 0, vendor)
+    found = statuses(look(captured, tmp_path))
+    assert "0000:16:00.0" in [check.scope for check in found[status]]
+
+
 def test_a_gpu_without_a_visible_port_is_held_against_its_own_limit(tmp_path):
     captured = Machine(IDLE.read_text())
     captured["0000:41:00.0"].set_link(width=8)
