@@ -47,7 +47,7 @@ def _measurement(name: str, scope: str, **fields: Any) -> dict[str, Any]:
 def _without_links(devices: list[dict[str, Any]]) -> str:
     if not devices:
         return "there is no GPU, NIC or NVMe drive on PCI here"
-    return f"none of the {len(devices)} GPUs, NICs and NVMe drives here has a PCIe link (virtual or integrated devices)"
+    return f"no GPU, NIC or NVMe drive here has a PCIe link (virtual or integrated devices: {len(devices)})"
 
 
 def _silent(device: dict[str, Any], function: dict[str, Any]) -> list[dict[str, Any]]:

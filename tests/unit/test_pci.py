@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import judge
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.pci_measurements import pcie_measurements
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.pci_measurements import (
+    _without_links,
+    pcie_measurements,
+)
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.pci_topology import pci_facts, readable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -357,3 +360,9 @@ def test_corrupted_machines_never_raise(data, branch, tmp_path_factory):
     finally:
         for function, config in zip(functions, saved):
             function.config[:] = config
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_devices_without_a_link_are_told_for_any_number(number: int) -> None:
+    text = _without_links([{"address": f"00:0{index}.0"} for index in range(number)])
+    assert text == f"no GPU, NIC or NVMe drive here has a PCIe link (virtual or integrated devices: {number})"
