@@ -12,7 +12,10 @@ from ansible.errors import AnsibleError
 from ansible.playbook.block import Block
 from ansible.plugins.callback import CallbackBase
 from ansible.template import Templar
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.console import one_message
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.console import (
+    one_message,
+    screen_width,
+)
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import (
     plain,
     variables_of,
@@ -124,7 +127,7 @@ class CallbackModule(CallbackBase):
                 f"The report of {directory} could not be made ({type(error).__name__}: {error}); please report this."
             )
             return
-        for line in summary.lines(written.report):
+        for line in summary.lines(written.report, screen_width()):
             self._display.display(line)
         self._display.display(f"Report: {written.html}")
         for problem in written.report.dropped:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +13,19 @@ from .quantities import format_value
 
 SHOWN_HOSTS = 4
 """How many hosts a line names before it says how many more there are."""
+
+LOG_WIDTH = 120
+"""Columns of a table where no terminal says how wide it is, as in a log."""
+
+_GAP = "  "
+_SHORT_CELL, _NARROWEST_CELL = 12, 6  # characters: what every column keeps, and on the narrowest terminal
+# Words that stand alone in a sentence and hardly ever in a command.
+_PROSE = re.compile(r"(^|\s)(a|an|and|in|it|its|of|or|that|the|then|this|to|with|your)(\s|$)", re.IGNORECASE)
+
+
+def screen_width() -> int:
+    """Return how many columns a table may take: those of the terminal (COLUMNS counts), or of a log."""
+    return max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else LOG_WIDTH
 
 
 def host_list(hosts: Iterable[str], shown: int = SHOWN_HOSTS) -> str:
@@ -39,8 +56,26 @@ def check_line(check: Mapping[str, Any]) -> str:
     what = f"{check.get('title') or check.get('name')} ({check.get('scope')})"
     if check.get("status") != "OK" or not check.get("measured"):
         return printable(f"{what}: {check.get('reason', '')}")
-    required = check.get("required")
-    return printable(f"{what}: {check['measured']}" + (f"; required: {required}" if required else ""))
+    bound = bound_text(check)
+    word = "" if bound == RECORDED else "required: "
+    return printable(f"{what}: {check['measured']}" + (f"; {word}{bound}" if bound else ""))
+
+
+RECORDED = "recorded"
+"""What stands in place of a bound where a figure is kept and not judged."""
+
+
+def bound_text(check: Mapping[str, Any]) -> str:
+    """Return what a check requires, where that tells more than what was measured."""
+    if (check.get("rule") or {}).get("kind") == "record" and check.get("measured"):
+        return RECORDED
+    required = str(check.get("required") or "")
+    return "" if required == check.get("measured") else required
+
+
+def is_command(text: str) -> bool:
+    """Return whether a next step can be run as it stands, or is a sentence for a person."""
+    return bool(text) and (not text[0].isupper() or "=" in text.split(maxsplit=1)[0]) and not _PROSE.search(text)
 
 
 def check_details(check: Mapping[str, Any]) -> list[str]:
@@ -102,11 +137,57 @@ def one_message(result: Mapping[str, Any]) -> str:
     return message or "it gave no reason"
 
 
-def table(rows: Sequence[Sequence[str]], head: Sequence[str], widest: int = 60) -> list[str]:
-    """Return rows as aligned lines below their head; a cell longer than ``widest`` characters is cut."""
-    cells = [[_cut(cell, widest) for cell in row] for row in (head, *rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
+def table(
+    rows: Sequence[Sequence[str]], head: Sequence[str], width: int = LOG_WIDTH, kept: Mapping[str, int] | None = None
+) -> list[str]:
+    """Return rows as aligned lines below their head, none longer than ``width``.
+
+    A cell that is too long for that is cut after a word; ``kept`` says for a column how many characters are left whole
+    as long as others can give way. The last cell of a row that says something may take what is left of the line.
+    """
+    cells = [[printable(cell) for cell in row] for row in (head, *rows)]
+    lasts = [max((column for column, cell in enumerate(row) if cell), default=0) for row in cells]
+    # What runs on to the end of the line asks for no wider column.
+    final = len(head) - 1
+    lengths = [
+        [len(row[column]) for row, last in zip(cells, lasts) if column < last or column == final]
+        for column in range(len(head))
+    ]
+    widths = [max(len(head[column]), *lengths[column], 0) for column in range(len(head))]
+    floors = [(kept or {}).get(name, _SHORT_CELL) for name in head]
+    _shrink(widths, lengths, floors, width - len(_GAP) * final)
+    lines = []
+    for row, last in zip(cells, lasts):
+        parts = [_cut(cell, size).ljust(size) for cell, size in zip(row[:last], widths)]
+        used = sum(len(part) + len(_GAP) for part in parts)
+        lines.append(_GAP.join([*parts, _cut(row[last], max(_NARROWEST_CELL, width - used))]).rstrip())
+    return lines
+
+
+def _shrink(widths: list[int], lengths: Sequence[Sequence[int]], floors: Sequence[int], room: int) -> None:
+    """Narrow columns until they fit, each time that whose next cut shortens the fewest cells; of several, the widest."""
+    for least in (floors, [_NARROWEST_CELL] * len(widths)):
+        while sum(widths) > room:
+            columns = [column for column, width in enumerate(widths) if width > least[column]]
+            if not columns:
+                break
+            cut = min(columns, key=lambda i: (sum(length >= widths[i] for length in lengths[i]), -widths[i]))
+            widths[cut] -= 1
+
+
+def wrapped(text: object, width: int, first: str = "", rest: str = "") -> list[str]:
+    """Return text in full, broken between words only; ``first`` and ``rest`` stand before its first and other lines."""
+    lines: list[str] = []
+    for line in str(text).splitlines() or [""]:
+        lines += textwrap.wrap(
+            printable(line),
+            width,
+            initial_indent=rest if lines else first,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return lines
 
 
 def printable(text: object) -> str:
@@ -115,5 +196,11 @@ def printable(text: object) -> str:
 
 
 def _cut(text: str, widest: int) -> str:
-    text = printable(text)
-    return text if len(text) <= widest else text[: widest - 1] + "…"
+    """Cut text after the last word that fits; a single long word, such as an address, within it."""
+    if len(text) <= widest:
+        return text
+    kept = text[: widest - 1]
+    # A cut that would lose more than half of the cell goes through the word instead.
+    if text[widest - 1] != " " and (space := kept.rfind(" ")) >= widest / 2:
+        kept = kept[:space]
+    return kept.rstrip(" ,;:(") + "…"

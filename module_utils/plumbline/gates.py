@@ -287,7 +287,7 @@ def _record(value: Any, measurement: Mapping[str, Any], _rule: Mapping[str, Any]
     if isinstance(value, float) and not math.isfinite(value):
         return _Verdict(UNKNOWN, f"a finite number was expected, {value} was found")
     figure = format_value(value, str(measurement.get("unit") or ""))
-    return _Verdict(OK, f"{figure}, kept for the record and not judged", required="not judged", measured=figure)
+    return _Verdict(OK, f"{figure}, kept for the record and not judged", required="recorded", measured=figure)
 
 
 _KINDS: dict[str, Callable[[Any, Mapping[str, Any], Mapping[str, Any]], _Verdict]] = {

@@ -31,7 +31,7 @@ def test_first_demo_shows_endpoint_answer_gates_and_report(lab: Lab) -> None:
     assert lab.first.recap()["changed"] > 0
     assert re.search(r"http://127\.0\.0\.1:\d+/v1", lab.first.output)
     assert "report.html" in lab.first.output
-    assert "time_to_first_token_p99" in lab.first.output
+    assert "time to first token P99" in lab.first.output
 
 
 def test_second_demo_changes_nothing(lab: Lab) -> None:

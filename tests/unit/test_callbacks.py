@@ -280,4 +280,64 @@ def test_one_message(result: dict, message: str) -> None:
 def test_words() -> None:
     assert [console.elapsed(seconds) for seconds in (4.9, 65, 7384)] == ["4 s", "1 min 05 s", "2 h 03 min"]
     assert console.host_list(["b", "a", "c"], 2) == "a, b and 1 more"
-    assert console.table([("a", "b" * 9)], ("x", "y"), 5) == ["x  y", "a  bbbb…"]
+    assert console.table([("a", "b" * 9)], ("x", "y"), 9) == ["x  y", "a  bbbbb…"]
+
+
+def test_a_table_is_no_wider_than_the_screen_and_cuts_after_words() -> None:
+    rows = [
+        ("one", "a check whose name is long", "12 GB/s", "at least 10 GB/s"),
+        ("two", "short", "a reason that runs on over the last column", ""),
+        ("three", "short", "1 GB/s", "at least 10 GB/s"),
+    ]
+    head = ("stage", "check", "measured", "required")
+    wide = console.table(rows, head, 200)
+    assert "two    short                       a reason that runs on over the last column" in wide
+    for width in (120, 60, 50, 40, 30):
+        assert max(map(len, console.table(rows, head, width))) <= width
+    narrow = console.table(rows, head, 50)
+    assert "one    a check whose…   12 GB/s   at least 10 GB/s" in narrow  # the cell that stands alone gives way
+    assert narrow[2].endswith("  a reason that runs on…")
+    assert "at least 10 GB/s" not in "".join(console.table(rows, head, 30))
+    assert console.table(rows, head, 50, {"check": 20})[1].startswith("one    a check whose name…")
+
+
+def test_the_screen_is_the_terminal_or_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "93")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert console.screen_width() == 93
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
+    assert console.screen_width() == 120
+
+
+def test_text_in_full_is_broken_between_words_only() -> None:
+    long = "/opt/" + "x" * 40
+    lines = console.wrapped(f"first line of words\nsee {long} there", 20, "- ", "  ")
+    assert lines == ["- first line of", "  words", "  see", f"  {long}", "  there"]
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("systemctl status plumbline-serving; journalctl -u plumbline-serving", True),
+        ("nvidia-smi | tail", True),
+        ("LANG=C grep . /proc/version", True),
+        ("correct the key in firmware_floors", False),
+        ("update it with the vendor's tool (Plumbline does not update firmware yet)", False),
+        ("Reseat the card", False),
+        ("", False),
+    ],
+)
+def test_a_sentence_is_no_command(text: str, runs: bool) -> None:
+    assert console.is_command(text) is runs
+
+
+@pytest.mark.parametrize(
+    ("check", "line"),
+    [
+        ({"measured": "yes", "required": "yes"}, "t (s): yes"),
+        ({"measured": "2 GB/s", "required": "at least 1 GB/s"}, "t (s): 2 GB/s; required: at least 1 GB/s"),
+        ({"measured": "2 GB/s", "required": "not judged", "rule": {"kind": "record"}}, "t (s): 2 GB/s; recorded"),
+    ],
+)
+def test_a_bound_is_told_where_it_says_more_than_the_figure(check: dict, line: str) -> None:
+    assert console.check_line({"title": "t", "scope": "s", "status": "OK", "rule": {}, **check}) == line

@@ -169,6 +169,7 @@ def test_record_keeps_the_figure_and_says_that_nothing_was_judged() -> None:
     check = judged({"kind": "record"}, value=163.2e9, unit="B/s")
     assert check.status == gates.OK
     assert check.reason == "163.2 GB/s, kept for the record and not judged"
+    assert check.required == "recorded"
     assert judged({"kind": "record"}, value=math.nan).status == gates.UNKNOWN
 
 

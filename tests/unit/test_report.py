@@ -358,6 +358,38 @@ def test_the_command_line_refuses_with_one_sentence(checkout: Path, tmp_path: Pa
         assert words in done.stderr
 
 
+@pytest.mark.parametrize("width", [200, 120, 100, 80, 60])
+def test_the_gate_table_fits_and_what_did_not_pass_is_told_in_full(run: Run, width: int) -> None:
+    run.check("node1", "completion", value=True)
+    run.check("node1", "end_to_end_latency_p50", value=2.0, unit="s", scope="http://127.0.0.1:8000/v1")
+    why = "there is no SMBIOS table (/sys/firmware/dmi/tables/DMI): a container has none, and some virtual machines"
+    run.memory("node1", 0.8, scope="numa1", skipped=why)
+    cause = "6 of 8 channels are populated, so that a quarter of the bandwidth is missing whatever the settings are"
+    command = "dmidecode -t memory | grep -E 'Locator|Size|Speed' | paste - - - - | sort | column -t -s ':'"
+    run.memory("node1", 0.3, scope="numa0", cause=cause, next_command=command, limit_source="8 channels x 25.6 GB/s")
+    run.write("node1", "failure", task="T " * 80, message="no space left\non /opt " + "word " * 60)
+    lines = summary.lines(run.report, width)
+    blank = lines.index("")
+    assert max(map(len, lines[:blank])) <= width
+    assert all(len(line) <= width or command in line for line in lines)
+    assert any(line.startswith("accept  memory") for line in lines)  # the title, as in the lines while it runs
+    (completion,) = [line for line in lines if line.startswith("accept  completion")]
+    assert completion.split() == ["accept", "completion", "host", "OK", "yes"]  # no second "yes" as the bound
+    assert all(line.split()[-1].endswith("…") or len(line) < width for line in lines if "SKIPPED" in line)
+    below = " ".join(" ".join(lines[blank:]).split())
+    assert "What did not pass: CRITICAL accept: " in below
+    assert "61.44 GB/s is 30 % of the limit 204.8 GB/s (8 channels x 25.6 GB/s), at least 60 % is required" in below
+    assert f"cause: {cause} next: {command}" in below
+    assert f"no space left on /opt {'word ' * 59}word" in below
+
+
+def test_a_run_with_little_to_spare_is_not_said_to_have_failed(run: Run) -> None:
+    run.memory("node1", 0.7)
+    text = "\n".join(summary.lines(run.report))
+    assert "What has little to spare:\n  WARN accept: memory bandwidth (host): 143.4 GB/s is 70 %" in text
+    assert "did not pass" not in text
+
+
 def test_a_models_answer_does_not_steer_the_terminal(run: Run) -> None:
     run.check(
         "node1", "completion", value=True, scope="\x1b]0;x\x07", conditions={"question": "q", "answer": "\x1b[2Jgone\r"}

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 try:
+    from ..console import screen_width
     from . import summary
     from .render import LATEST, write_report
 except ModuleNotFoundError as error:
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"plumbline-report: {error}", file=sys.stderr)
         return 2
     if not options.quiet:
-        print("\n".join(summary.lines(written.report)))
+        print("\n".join(summary.lines(written.report, screen_width())))
     print(f"Report: {written.html}")
     for problem in written.report.dropped:
         print(f"Damaged evidence: {problem}")

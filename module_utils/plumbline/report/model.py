@@ -181,6 +181,11 @@ class Report:
         return count_statuses(host.status for host in self.hosts)
 
     @property
+    def failing(self) -> bool:
+        """Whether a check or a host did not pass."""
+        return any(host.status in FAILING for host in self.hosts)
+
+    @property
     def restarts(self) -> int:
         """The most restarts that one host took."""
         return max((host.restarts for host in self.hosts), default=0)

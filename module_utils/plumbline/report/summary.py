@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from ..console import host_list, plural, printable, table
-from ..gates import OK, SKIPPED
-from .model import Report
+from ..console import LOG_WIDTH, bound_text, host_list, plural, printable, table, wrapped
+from .model import Check, Report
 
 _FEW_HOSTS = 3
-_MOST_ROWS = 30
+_MOST_PROBLEMS = 30
+_NARROW = 104  # columns, below which the bound has no column of its own
+# Characters that tell checks apart ("end to end latency P99"), figures, and bounds ("at least 5 tokens/s").
+_KEPT = {"check": 24, "measured": 17, "required": 20}
 
 
-def lines(report: Report) -> list[str]:
-    """Return the gate table, the endpoint with one real answer, and the restarts; the verdict stands apart."""
+def lines(report: Report, width: int = LOG_WIDTH) -> list[str]:
+    """Return the gate table, what did not pass in full, the endpoint with one real answer, and the restarts.
+
+    No line of the table is longer than ``width``; the verdict stands apart.
+    """
     few = len(report.hosts) <= _FEW_HOSTS
-    text = _all_checks(report) if few else _fleet(report)
+    text = _all_checks(report, width) if few else _fleet(report, width)
+    text += _problems(report, width)
     answering = [host for host in report.hosts if host.answer or (host.endpoint and few)]
     for host in answering if few else answering[:1]:
         text += ["", f"Endpoint of {host.name}: {host.endpoint or 'not known'}"]
@@ -33,57 +39,72 @@ def verdict(report: Report) -> str:
     return f"{report.status}: {report.verdict}{suffix}"
 
 
-def _all_checks(report: Report) -> list[str]:
-    many = len(report.hosts) > 1
-    rows = [
-        (
-            *((check.host,) if many else ()),
-            check.stage,
-            str(check.name),  # as gates.yml calls it: a reader who wants another bound looks for this
-            str(check.scope),
-            check.status,
-            str(check.measured or check.reason),
-            str(check.required),
-        )
-        for check in report.checks
+def _all_checks(report: Report, width: int) -> list[str]:
+    many, wide = len(report.hosts) > 1, width >= _NARROW
+    rows = []
+    for check in report.checks:
+        row = [*((check.host,) if many else ()), check.stage, check.title, str(check.scope), check.status]
+        rows.append([*row, *_figures(check, wide)])
+    for host in report.hosts:
+        for failure in host.failures:
+            row = [*((failure.host,) if many else ()), failure.stage, f"task: {failure.task}", "host", "FAILED"]
+            rows.append([*row, failure.message, *([""] if wide else [])])
+    head = [
+        *(("host",) if many else ()),
+        "stage",
+        "check",
+        "scope",
+        "status",
+        "measured",
+        *(["required"] if wide else []),
     ]
-    rows += [
-        (
-            *((failure.host,) if many else ()),
-            failure.stage,
-            f"task: {failure.task}",
-            "host",
-            "FAILED",
-            failure.message,
-            "",
-        )
-        for host in report.hosts
-        for failure in host.failures
-    ]
-    head = (*(("host",) if many else ()), "stage", "check", "scope", "status", "measured", "required")
-    return table(rows, head) if rows else []
+    return table(rows, head, width, _KEPT) if rows else []
 
 
-def _fleet(report: Report) -> list[str]:
+def _figures(check: Check, wide: bool) -> list[str]:
+    """Return what was measured and what is required, or why nothing was measured; in one cell where it is narrow."""
+    measured, bound = str(check.measured or check.reason), bound_text(check.record)
+    if wide:
+        return [measured, bound]
+    bound = bound.replace("at most", "≤").replace("at least", "≥")
+    return [f"{measured} ({bound})" if bound else measured]
+
+
+def _fleet(report: Report, width: int) -> list[str]:
     rows = [
-        (
+        [
             spread.stage,
-            spread.name,
+            spread.title,
             ", ".join(f"{number} {status}" for status, number in spread.statuses.items()),
             spread.low,
             spread.middle,
             spread.high,
             spread.required,
-        )
+        ]
         for spread in report.spreads()
     ]
-    text = table(rows, ("stage", "check", "status", "lowest", "median", "highest", "required")) if rows else []
-    problems = [problem for problem in report.problems() if problem.status not in (OK, SKIPPED)]
-    if problems:
-        bad = [(p.status, p.stage, p.what, host_list(p.hosts), p.cause or p.reason) for p in problems[:_MOST_ROWS]]
-        text += ["", *table(bad, ("status", "stage", "what", "hosts", "why"), 80)]
-        if len(problems) > _MOST_ROWS:
-            text.append(f"and {plural(len(problems) - _MOST_ROWS, 'more problem')} in the report")
+    head = ("stage", "check", "status", "lowest", "median", "highest", "required")
+    return table(rows, head, width, _KEPT) if rows else []
+
+
+def _problems(report: Report, width: int) -> list[str]:
+    """Return what did not pass, each with its whole reason, the probable cause and what to do next."""
+    problems = report.problems()
+    if not problems:
+        return []
+    text = ["", "What did not pass:" if report.failing else "What has little to spare:"]
+    for problem in problems[:_MOST_PROBLEMS]:
+        where = f" on {host_list(problem.hosts)}" if len(report.hosts) > 1 else ""
+        some = "for example " if len(problem.hosts) > 1 and problem.required else ""
+        text += wrapped(
+            f"{problem.status} {problem.stage}: {problem.what}{where}: {some}{problem.reason}", width, "  ", "    "
+        )
+        if problem.cause:
+            text += wrapped(problem.cause, width, "    cause: ", "           ")
+        if problem.next_command:  # on one line, however long, so that it can be copied
+            text.append(f"    next:  {printable(problem.next_command)}")
+    if len(problems) > _MOST_PROBLEMS:
+        text.append(f"  and {plural(len(problems) - _MOST_PROBLEMS, 'more problem')} in the report")
     return text
 
 
