@@ -35,7 +35,7 @@ options:
     default: 20
   seconds_per_node:
     description: >-
-      How long measuring may take at most for each NUMA node, building and allocating aside. Three passes are always made.
+      How long measuring may take at most for each NUMA node, building aside. Three passes of each kernel are always made.
     type: float
     default: 10
   matrix:

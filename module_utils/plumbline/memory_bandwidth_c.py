@@ -12,7 +12,7 @@ SOURCE = r"""/* Plumbline's memory bandwidth kernel: read, copy and triad over a
  *
  * BYTES        of each array
  * REPETITIONS  so many passes must go by without a figure that is 1 % better, so a noisy machine is measured for longer;
- *              fewer when SECONDS pass first, but at least 3. One that warms up comes before them
+ *              fewer when SECONDS pass first (writing the arrays included), but at least 3. One that warms up comes before them
  * KERNELS      letters: r (s += a[i]), c (c[i] = a[i]), t (c[i] = a[i] + q * b[i])
  * CPUS         comma-separated; one thread is pinned to each
  * TOUCH_CPUS   threads pinned to these write the arrays first, so that the pages lie in the memory next to them;
@@ -285,7 +285,6 @@ int main(int argc, char **argv)
     const double touched = now() - touching;
     int repetitions = 0, started = 0, improved = 0;
     double sum = 0, begun = 0, best[3] = {1e30, 1e30, 1e30};
-    const double start = now();
 #pragma omp parallel num_threads(threads) reduction(+ : unpinned)
     {
         const int thread = omp_get_thread_num();
@@ -329,7 +328,7 @@ int main(int argc, char **argv)
 #pragma omp master
             if (repetition > 0) {
                 repetitions = repetition;
-                const int settled = repetition - improved >= wanted, late = now() - start > budget;
+                const int settled = repetition - improved >= wanted, late = now() - touching > budget;
                 if (repetition >= REPETITIONS_MIN && (settled || late))
                     repetitions = -repetition;
             }
