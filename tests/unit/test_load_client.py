@@ -187,10 +187,16 @@ def test_poisson_arrivals_have_the_rate_and_repeat() -> None:
     assert offsets != due_offsets("poisson", 10, 20_001, 4)
     gaps = [later - earlier for earlier, later in zip(offsets, offsets[1:], strict=False)]
     mean = sum(gaps) / len(gaps)
-    assert mean == pytest.approx(0.1, rel=0.03)
+    assert mean == pytest.approx(0.1)
     # The standard deviation of an exponential distribution is its mean.
     deviation = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
     assert deviation == pytest.approx(mean, rel=0.03)
+
+
+def test_few_poisson_arrivals_have_exactly_the_rate_too() -> None:
+    for seed in range(20):
+        assert due_offsets("poisson", 0.5, 24, seed)[-1] == pytest.approx(46)
+    assert due_offsets("poisson", 0.5, 1, 1) == [0]
 
 
 @pytest.mark.parametrize(
