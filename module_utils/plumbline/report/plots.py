@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +51,18 @@ def draw(report: Report) -> list[Plot]:
         if plot:
             plots.append(plot)
     bandwidths = [check for check in report.checks if _is_bandwidth(check)]
-    if bandwidths:
-        plots.append(_bars(bandwidths, len(report.hosts) > 1) if few else _strip(bandwidths))
+    limited = [check for check in bandwidths if _limit(check)]
+    unlimited = [check for check in bandwidths if not _limit(check)]
+    if limited:
+        plots.append(_bars(limited, len(report.hosts) > 1) if few else _strip(limited))
+    if unlimited:
+        plots.append(_absolute_bars(unlimited, len(report.hosts) > 1) if few else _absolute_strip(unlimited))
     return plots
+
+
+def _limit(check: Check) -> float:
+    """Return the limit that a check stands beside; 0 where none is known."""
+    return max(check.number("limit") or 0.0, 0.0)
 
 
 def _latencies(checks: Iterable[Check]) -> dict[tuple[str, str], list[Check]]:
@@ -84,8 +93,9 @@ def _distribution(base: str, scope: str, checks: list[Check]) -> Plot | None:
     figure, axes = _canvas(5.6, 2.9)
     longest = max(samples[-1] for samples in by_host.values())
     for host, samples in by_host.items():
-        shares = [(index + 1) / len(samples) for index in range(len(samples))]
-        axes.step([samples[0], *samples], [0.0, *shares], where="post", color=_LINE, linewidth=1.8)
+        # As the percentiles are computed, between the samples on either side, so that each lies on the line.
+        shares = [index / (len(samples) - 1) for index in range(len(samples))]
+        axes.plot(samples, shares, color=_LINE, linewidth=1.8)
         if len(by_host) > 1:
             axes.annotate(host, (samples[-1], 1.0), fontsize=8, color=_MUTED, ha="right", va="bottom")
     hidden = []
@@ -93,10 +103,18 @@ def _distribution(base: str, scope: str, checks: list[Check]) -> Plot | None:
         percent = (percentile_of(str(check.name)) or ("", 0))[1]
         value, bound = float(check.value), check.record.get("threshold")
         color = _STATUS_COLOR[check.status]
-        axes.plot([value], [percent / 100], "o", color=color, markersize=6)
-        label = f"P{percent}  {format_value(value, 's')}"
+        axes.plot([value], [percent / 100], "o", color=color, markersize=6, zorder=4)
+        # The line rises: left above and right below of a point on it, it never comes by.
+        left = value > longest * 0.4
         axes.annotate(
-            label, (value, percent / 100), (8, -10), textcoords="offset points", fontsize=9, color=_FOREGROUND
+            f"P{percent}  {format_value(value, 's')}",
+            (value, percent / 100),
+            (-6, 2) if left else (7, -3),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            va="bottom" if left else "top",
+            fontsize=9,
+            color=_FOREGROUND,
         )
         # A bound far beyond the figures would squeeze the curve into a corner: it is told in words instead.
         if is_number(bound) and float(bound) <= longest * 3:
@@ -107,12 +125,13 @@ def _distribution(base: str, scope: str, checks: list[Check]) -> Plot | None:
         elif is_number(bound):
             hidden.append(f"P{percent} {format_value(float(bound), 's')}")
     axes.set_xlim(left=0)
-    axes.set_ylim(0, 1.08)
+    axes.set_ylim(0, 1.14)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     axes.set_xlabel("seconds")
-    axes.set_ylabel("requests answered")
+    noun = "tokens" if base.startswith("inter_token") else "requests"
+    axes.set_ylabel(f"share of {noun}")
     total = sum(len(samples) for samples in by_host.values())
-    caption = f"{total} requests to {scope}; share of them that took no longer than this."
+    caption = f"{total} {noun} of {scope}; share of them that took no longer than this."
     if hidden:
         caption += f" Bounds beyond the plot: {', '.join(hidden)}."
     return Plot(base.replace("_", " "), caption, _svg(figure, f"{base}-{scope}"))
@@ -140,50 +159,91 @@ def _percentile_strip(base: str, scope: str, checks: list[Check]) -> Plot | None
 def _bars(checks: list[Check], name_hosts: bool) -> Plot:
     """Draw each bandwidth as a bar before its limit, with a mark where it would fail; figures stand above the bar."""
     figure, axes = _canvas(5.6, 0.75 + 0.5 * len(checks))
+    longest = 100.0
     for row, check in enumerate(reversed(checks)):
-        value, limit, threshold = check.number("value") or 0.0, check.number("limit"), check.number("threshold")
-        # Without a limit, the bound of the gate is the only thing that the figure can stand beside.
-        whole = limit or max(value, threshold or 0.0) or 1.0
-        label = f"{check.title}, {check.scope}" + (f", {check.host}" if name_hosts else "")
-        text = format_value(value, "B/s")
-        text += f" of {format_value(limit, 'B/s')}, {format_percent(value / limit)}" if limit else ", no limit known"
-        if limit:
-            axes.barh(row, 100, height=0.34, color=_GRID)
-        axes.barh(row, value / whole * 100, height=0.34, color=_STATUS_COLOR[check.status])
+        value, limit, threshold = check.number("value") or 0.0, _limit(check), check.number("threshold")
+        longest = max(longest, value / limit * 100)
+        axes.barh(row, 100, height=0.34, color=_GRID)
+        axes.barh(row, value / limit * 100, height=0.34, color=_STATUS_COLOR[check.status])
         if threshold is not None:
-            _ticks(axes, row, [threshold / whole * 100], 0.22)
-        axes.annotate(label, (0, row + 0.25), fontsize=9, color=_FOREGROUND, va="bottom")
-        axes.annotate(text, (100, row + 0.25), fontsize=9, color=_FOREGROUND, va="bottom", ha="right")
-    _rows(axes, [""] * len(checks))
-    axes.set_ylim(-0.4, len(checks) - 0.35)
-    axes.set_xlim(0, max([102.0] + [(check.number("fraction") or 0.0) * 100 + 2 for check in checks]))
-    axes.set_xlabel("percent of the limit")
+            _ticks(axes, row, [threshold / limit * 100], 0.22)
+        text = f"{format_value(value, 'B/s')} of {format_value(limit, 'B/s')}, {format_percent(value / limit)}"
+        _label(axes, row, 100, _called(check, name_hosts), text)
+    _finish_bars(axes, len(checks), longest, "percent of the limit")
     caption = "Measured (coloured) before its limit (grey); the dashed mark is where the gate fails."
     return Plot("bandwidth and its limit", caption, _svg(figure, "bandwidth"))
 
 
+def _absolute_bars(checks: list[Check], name_hosts: bool) -> Plot:
+    """Draw bandwidths without a known limit in GB/s, with a mark where they would fail."""
+    figure, axes = _canvas(5.6, 0.75 + 0.5 * len(checks))
+    longest = max(max(check.number("value") or 0.0, check.number("threshold") or 0.0) for check in checks) / 1e9
+    for row, check in enumerate(reversed(checks)):
+        value, threshold = check.number("value") or 0.0, check.number("threshold")
+        axes.barh(row, value / 1e9, height=0.34, color=_STATUS_COLOR[check.status])
+        text = format_value(value, "B/s")
+        if threshold is not None:
+            _ticks(axes, row, [threshold / 1e9], 0.22)
+            text += f", {check.required}" if check.required else ""
+        _label(axes, row, longest, _called(check, name_hosts), text)
+    _finish_bars(axes, len(checks), longest, "GB/s")
+    return Plot(
+        "bandwidth, no limit known", f"{_NO_LIMIT} The dashed mark is where the gate fails.", _svg(figure, "rate")
+    )
+
+
+_NO_LIMIT = "No limit of these is known, so nobody can say how much of it was reached."
+
+
+def _called(check: Check, name_hosts: bool) -> str:
+    return f"{check.title}, {check.scope}" + (f", {check.host}" if name_hosts else "")
+
+
+def _label(axes: Any, row: int, right: float, name: str, text: str) -> None:
+    axes.annotate(name, (0, row + 0.25), fontsize=9, color=_FOREGROUND, va="bottom")
+    axes.annotate(text, (right, row + 0.25), fontsize=9, color=_FOREGROUND, va="bottom", ha="right")
+
+
+def _finish_bars(axes: Any, rows: int, longest: float, unit: str) -> None:
+    _rows(axes, [""] * rows)
+    axes.set_ylim(-0.4, rows - 0.35)
+    axes.set_xlim(0, longest * 1.02)
+    axes.set_xlabel(unit)
+
+
 def _strip(checks: list[Check]) -> Plot:
     """Draw each host's bandwidth in percent of its limit as a dot, a row for each check."""
-    rows: dict[str, list[Check]] = {}
-    for check in checks:
-        if is_number(check.record.get("limit")) and float(check.limit) > 0:
-            rows.setdefault(check.title, []).append(check)
-    figure, axes = _canvas(5.6, 0.9 + 0.55 * max(1, len(rows)))
-    for row, members in enumerate(reversed(list(rows.values()))):
-        _dots(axes, row, [(float(check.value) / float(check.limit) * 100, check.status) for check in members])
-        bounds = {
-            round(float(check.threshold) / float(check.limit) * 100, 6)
-            for check in members
-            if is_number(check.record.get("threshold"))
-        }
-        _ticks(axes, row, bounds)
-    _rows(axes, list(reversed(list(rows))))
+    figure, axes = _strip_rows(checks, lambda check: _limit(check) / 100)
     axes.set_xlim(0, 112)
     axes.axvline(100, color=_MUTED, linewidth=1)
     axes.set_xlabel("percent of the limit")
     hosts = len({check.host for check in checks})
     caption = f"{hosts} hosts, a dot for each measurement. The line at 100 is the limit, the dashed mark is where the gate fails."
     return Plot("bandwidth and its limit", caption, _svg(figure, "bandwidth"))
+
+
+def _absolute_strip(checks: list[Check]) -> Plot:
+    """Draw each host's bandwidth without a known limit in GB/s as a dot, a row for each check."""
+    figure, axes = _strip_rows(checks, lambda _check: 1e9)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("GB/s")
+    hosts = len({check.host for check in checks})
+    caption = f"{hosts} hosts, a dot for each measurement. {_NO_LIMIT} The dashed mark is where the gate fails."
+    return Plot("bandwidth, no limit known", caption, _svg(figure, "rate"))
+
+
+def _strip_rows(checks: list[Check], whole: Callable[[Check], float]) -> tuple[Any, Any]:
+    """Draw a row of dots for each title; ``whole`` says what a check's figure and bound are divided by."""
+    rows: dict[str, list[Check]] = {}
+    for check in checks:
+        rows.setdefault(check.title, []).append(check)
+    figure, axes = _canvas(5.6, 0.9 + 0.55 * len(rows))
+    for row, members in enumerate(reversed(list(rows.values()))):
+        _dots(axes, row, [((check.number("value") or 0.0) / whole(check), check.status) for check in members])
+        bounds = [(check.number("threshold"), whole(check)) for check in members]
+        _ticks(axes, row, {round(bound / size, 6) for bound, size in bounds if bound is not None})
+    _rows(axes, list(reversed(list(rows))))
+    return figure, axes
 
 
 def _dots(axes: Any, row: int, points: Sequence[tuple[float, str]]) -> None:
