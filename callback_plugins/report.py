@@ -27,6 +27,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.evid
     evidence_path,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.report import summary
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.report.model import NOT_JUDGED
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.report.render import (
     link_latest,
     write_report,
@@ -51,7 +52,7 @@ author:
 """
 
 _GATES = frozenset({"gate", "plumbline.plumbline.gate"})
-_COLORS = {"OK": C.COLOR_OK, "WARN": C.COLOR_WARN, "SKIPPED": C.COLOR_SKIP}
+_COLORS = {"OK": C.COLOR_OK, "WARN": C.COLOR_WARN, "SKIPPED": C.COLOR_SKIP, NOT_JUDGED: C.COLOR_SKIP}
 
 
 @dataclass

@@ -166,6 +166,12 @@ def test_check_mode_judges_and_says_so(tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_that_only_stages_ends_neither_ok_nor_alarming(tmp_path: Path) -> None:
+    outcome = run_playbook(tmp_path, [play([command("true", "A setting waits")], "bios")])
+    assert outcome.status == 0, outcome.output
+    assert outcome.last_line == "NOT JUDGED: 1 change staged, no gate ran; playbooks/verify.yml judges"
+
+
 def test_what_is_alike_on_many_hosts_is_one_line(tmp_path: Path) -> None:
     hosts = tuple(f"node{number}" for number in range(1, 7))
     slow = "{{ 204.8e9 * (0.4 if inventory_hostname == 'node3' else 0.8) }}"

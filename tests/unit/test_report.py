@@ -10,9 +10,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import evidence
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import judge
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.latency_statistics import percentile
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.report import (
     junit,
     markdown,
@@ -31,6 +33,7 @@ RULES = {
     "end_to_end_latency_p50": {"kind": "maximum", "fail": 3.0, "unit": "s"},
     "end_to_end_latency_p99": {"kind": "maximum", "fail": 5.0, "unit": "s"},
     "completion": {"kind": "equals", "expected": True},
+    "floor": {"kind": "minimum", "fail": 2e9, "unit": "B/s"},
     "driver": {"kind": "version_at_least", "expected": "550"},
 }
 EVIL = '<script>alert("x")</script>'
@@ -109,6 +112,101 @@ def test_nothing_judged_is_never_ok(run: Run) -> None:
     run.write("node1", "stage", seconds=1.0, changed=0, failed=0)
     assert run.report.status == "UNKNOWN"
     assert "no gate has judged anything" in summary.verdict(run.report)
+
+
+def test_a_run_that_only_stages_is_not_judged_and_never_ok(run: Run) -> None:
+    run.write("node1", "stage", "bios", seconds=1.0, changed=1, failed=0)
+    report = run.report
+    assert (report.status, report.headline) == ("NOT JUDGED", "Nothing has been judged yet")
+    assert summary.verdict(report) == "NOT JUDGED: 1 change staged, no gate ran; playbooks/verify.yml judges"
+    found = page(run)
+    assert "UNKNOWN" not in found.text.split("OK: as required.")[0]  # the legend explains every status
+    run.write("node1", "stage", "kernel", seconds=1.0, changed=0, failed=0)
+    run.memory("node2", 0.8)
+    assert run.report.status == "NOT JUDGED"  # one host that passed does not speak for the other
+    assert run.report.headline == "Nothing has been judged on 1 of 2 hosts yet"
+    run.memory("node2", 0.8, scope="numa1", error="gcc is missing")
+    assert run.report.status == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("stages", "changed", "check_mode", "words"),
+    [
+        (("kernel",), 0, False, "NOT JUDGED: nothing had to be staged, no gate ran; playbooks/verify.yml judges"),
+        (
+            ("bios", "kernel"),
+            1,
+            True,
+            "NOT JUDGED: 2 changes would be staged, no gate ran; playbooks/verify.yml judges (check mode)",
+        ),
+        (("preflight",), 0, False, "NOT JUDGED: preflight found no fault, no gate ran"),
+        (("bios", "accept"), 1, False, "UNKNOWN: no gate has judged anything"),  # accept should have judged
+    ],
+)
+def test_what_a_run_without_a_gate_says(
+    run: Run, stages: tuple[str, ...], changed: int, check_mode: bool, words: str
+) -> None:
+    for stage in stages:
+        head = evidence.envelope("stage", run="r", host="node1", stage=stage, task="", check_mode=check_mode)
+        evidence.append(run.directory / "node1.jsonl", [{**head, "seconds": 1.0, "changed": changed, "failed": 0}])
+    assert summary.verdict(run.report) == words
+
+
+def test_staging_that_failed_or_broke_off_is_not_called_unjudged(run: Run) -> None:
+    run.write("node1", "restart", "bios", how="power cycle", seconds=4.0)
+    assert run.report.status == "UNKNOWN"
+    run.write("node1", "failure", "bios", task="t", message="m", unreachable=False, handled=False)
+    run.write("node1", "stage", "bios", seconds=1.0, changed=1, failed=1)
+    assert run.report.status == "CRITICAL"
+
+
+def test_a_stage_that_judges_for_others_shows_what_it_judged(run: Run) -> None:
+    run.write("node1", "stage", "bios", seconds=1.0, changed=1, failed=0)
+    run.check("node1", "driver", "bios", value="560")
+    run.check("node1", "driver", "kernel", value="500")
+    run.check("node1", "driver", "kernel", scope="two", skipped="container")
+    run.write("node1", "stage", "verify", seconds=2.0, changed=0, failed=1)
+    run.memory("node1", 0.8)
+    run.write("node1", "stage", "accept", seconds=2.0, changed=0, failed=0)
+    stages = run.report.hosts[0].stages
+    assert {name: stage.result for name, stage in stages.items()} == {
+        "bios": "OK",
+        "verify": "CRITICAL",
+        "kernel": "CRITICAL",
+        "accept": "OK",
+    }
+    verify = stages["verify"]
+    assert (verify.elsewhere, verify.counts) == (["bios", "kernel"], {"CRITICAL": 1, "OK": 1, "SKIPPED": 1})
+    assert stages["accept"].elsewhere == []
+    found = " ".join(page(run).text.split())
+    assert "verify CRITICAL 1 CRITICAL, 1 OK, 1 SKIPPED of bios, kernel" in found
+    assert "nothing to judge" not in found
+
+
+def test_a_run_began_when_its_id_says_or_its_first_stage_did(run: Run) -> None:
+    run.write("node1", "stage", "survey", seconds=90.0, changed=1, failed=0)
+    run.memory("node1", 0.8)
+    report = run.report
+    assert report.began is not None
+    assert report.ended is not None
+    assert 90 <= (report.ended - report.began).total_seconds() < 120
+    named = model.build("20260101T000000Z", evidence.read_run(run.directory))
+    assert named.began is not None
+    assert named.began.isoformat() == "2026-01-01T00:00:00+00:00"
+    text = markdown.render(report)
+    assert "- 1 change, 0 restarts\n" in text
+    assert f"- {named.began:%Y-%m-%d %H:%M:%S} to {report.ended:%Y-%m-%d %H:%M:%S} UTC" in markdown.render(named)
+
+
+def test_a_next_step_in_words_is_not_set_as_code(run: Run) -> None:
+    run.memory("node1", 0.3, scope="a", next_command="update it with the vendor's tool")
+    run.memory("node1", 0.3, scope="b", next_command="dmidecode -t memory")
+    write_report(run.directory)
+    text, marked = (run.directory / "report.html").read_text(), (run.directory / "report.md").read_text()
+    assert "<code>dmidecode -t memory</code>" in text
+    assert "update it with the vendor&#39;s tool</p>" in text
+    assert "- Next: `dmidecode -t memory`" in marked
+    assert "- Next: update it with the vendor's tool" in marked
 
 
 def test_all_skipped_is_not_passed(run: Run) -> None:
@@ -249,11 +347,47 @@ def test_latencies_and_bandwidths_are_drawn_with_their_bounds(run: Run) -> None:
     assert "SLO P50" in latency.svg
     assert "SLO P99" in latency.svg
     assert "P99  2.97 s" in latency.svg
-    assert "200 requests" in latency.caption
+    assert "200 requests of host" in latency.caption
     assert "163.8 GB/s of 204.8 GB/s, 80 %" in bandwidth.svg
     assert "#0102" not in latency.svg + bandwidth.svg  # every placeholder became a colour of the page
     for plot in (latency, bandwidth):
         ElementTree.fromstring(plot.svg)
+
+
+def test_percentiles_lie_on_the_line_that_is_drawn(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {}
+    monkeypatch.setattr(plots, "_svg", lambda figure, name: drawn.setdefault(name, figure) and "")
+    samples = [0.1, 0.2, 0.25, 0.9]
+    run.check("node1", "end_to_end_latency_p99", value=percentile(samples, 99), unit="s", samples=samples)
+    run.check("node1", "end_to_end_latency_p50", value=percentile(samples, 50), unit="s")
+    plots.draw(run.report)
+    axes = drawn["end_to_end_latency-host"].axes[0]
+    curve = next(line for line in axes.lines if len(line.get_xdata()) == len(samples))
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    assert len(dots) == 2
+    for dot in dots:
+        (x,), (y,) = dot.get_data()
+        assert numpy.interp(x, *curve.get_data()) == pytest.approx(y)
+    # Each label stands where a rising line cannot be: left above its dot, or right below it.
+    sides = {(text.get_ha(), text.get_va()) for text in axes.texts if text.get_text().startswith("P")}
+    assert sides == {("right", "bottom"), ("left", "top")}
+
+
+@pytest.mark.parametrize("hosts", [1, 5])
+def test_a_bandwidth_without_a_limit_is_drawn_in_its_unit(run: Run, hosts: int) -> None:
+    for number in range(hosts):
+        run.memory(f"node{number}", 0.8)
+        run.check(f"node{number}", "floor", value=45.9e9, unit="B/s")
+    limited, unlimited = plots.draw(run.report)
+    assert limited.title == "bandwidth and its limit"
+    assert "percent of the limit" in limited.svg
+    assert "floor" not in limited.svg
+    assert unlimited.title == "bandwidth, no limit known"
+    assert "GB/s" in unlimited.svg
+    assert "percent" not in unlimited.svg
+    assert "No limit of these is known" in unlimited.caption
+    if hosts == 1:
+        assert "45.9 GB/s, at least 2 GB/s" in unlimited.svg
 
 
 def test_a_bound_far_away_is_told_in_words(run: Run) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from ..console import plural
+from ..console import is_command, plural
 from ..quantities import format_percent, format_seconds
 from .model import Report
 from .plots import Plot
@@ -30,7 +29,7 @@ def render(report: Report, plots: list[Plot], note: str = "") -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(percent=format_percent, seconds=format_seconds, plain=_plain)
-    environment.globals.update(plural=plural)
+    environment.globals.update(plural=plural, is_command=is_command)
     many = len(report.hosts) > _MANY_HOSTS
     # One host shows its endpoint even before it answers; of a fleet a real answer is what a reader wants to see.
     answers = [host for host in report.hosts if host.answer or (host.endpoint and not many)]
@@ -52,9 +51,7 @@ def render(report: Report, plots: list[Plot], note: str = "") -> str:
 def _took(report: Report) -> str:
     if not report.began or not report.ended:
         return ""
-    # The records of a stage are written at its end: the first stage began before the first record.
-    first = min((stage.seconds for host in report.hosts for stage in list(host.stages.values())[:1]), default=0.0)
-    return format_seconds(round((report.ended - report.began + timedelta(seconds=first)).total_seconds()))
+    return format_seconds(round((report.ended - report.began).total_seconds()))
 
 
 def _plain(value: Any) -> str:

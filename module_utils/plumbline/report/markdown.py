@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from ..console import is_command, plural
 from .model import Check, Report
 
 _MANY_HOSTS = 3
@@ -41,7 +42,11 @@ def render(report: Report) -> str:
             *_table("Stage|Check|Status|Lowest|Median|Highest|Required", rows),
         ]
     rows = [
-        (host.name, host.status, *(host.stages[name].status if name in host.stages else "" for name in report.stages))
+        (
+            host.name,
+            host.status,
+            *(host.stages[name].result if name in host.stages else "not reached" for name in report.stages),
+        )
         for host in report.hosts
     ]
     parts += ["## Hosts", "", *_table("|".join(["Host", "Status", *map(escape, report.stages)]), rows)]
@@ -64,9 +69,11 @@ def escape(text: str) -> str:
 def _facts(report: Report) -> list[str]:
     lines = [f"- Run {escape(report.run)}" + (", check mode: nothing was changed" if report.check_mode else "")]
     if report.began and report.ended:
-        lines.append(f"- {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:%H:%M:%S} UTC")
+        day = "" if report.began.date() == report.ended.date() else "%Y-%m-%d "
+        lines.append(f"- {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:{day}%H:%M:%S} UTC")
     changed = sum(host.changed for host in report.hosts)
-    lines.append(f"- {changed} changes, {report.restarts} restarts at most on one host")
+    most = " at most on one host" if len(report.hosts) > 1 else ""
+    lines.append(f"- {plural(changed, 'change')}, {plural(report.restarts, 'restart')}{most}")
     for host in report.hosts[:_MANY_HOSTS]:
         if host.endpoint:
             lines.append(f"- Endpoint of {escape(host.name)}: {escape(host.endpoint)}")
@@ -92,7 +99,8 @@ def _problems(report: Report) -> list[str]:
         if problem.cause:
             lines.append(f"  - Probable cause: {escape(problem.cause)}")
         if problem.next_command:
-            lines.append(f"  - Next: {_code(problem.next_command)}")
+            command = is_command(problem.next_command)
+            lines.append(f"  - Next: {_code(problem.next_command) if command else escape(problem.next_command)}")
     return [*lines, ""]
 
 

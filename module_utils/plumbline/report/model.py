@@ -5,15 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..console import plural
 from ..evidence import Evidence, read_run
 from ..gate_rules import is_number
-from ..gates import CRITICAL, FAILING, OK, SKIPPED, STATUSES, UNKNOWN, WARN, worst
+from ..gates import CRITICAL, FAILING, OK, SKIPPED, UNKNOWN, WARN, worst
 from ..quantities import format_value
+
+NOT_JUDGED = "NOT JUDGED"
+"""Of a host or a run: stages that only stage went through, and no gate ran. Never as good as OK or WARN."""
+
+_STATUSES = (SKIPPED, OK, WARN, NOT_JUDGED, UNKNOWN, CRITICAL)  # from the least to the most alarming
+# The stages whose settings playbooks/verify.yml judges. Where another one judged nothing, something is wrong.
+_STAGING = frozenset({"preflight", "firmware", "bios", "kernel", "gpu_driver"})
+_RUN_ID = "%Y%m%dT%H%M%SZ"
 
 COMPLETION = "completion"
 """The check whose conditions hold one real answer of the model."""
@@ -73,8 +82,19 @@ class Stage:
     status: str
     seconds: float = 0.0
     changed: int = 0
+    ended: bool = False
+    """Whether its play came to its end."""
     judged: bool = False
     """Whether a gate judged anything in it, or a task failed."""
+    elsewhere: list[str] = field(default_factory=list)
+    """Other stages whose settings it judged: their checks are on record there, and counted here."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """How many of those have each status."""
+
+    @property
+    def result(self) -> str:
+        """Its status for people."""
+        return self.status if self.judged else "nothing to judge"
 
 
 @dataclass
@@ -90,9 +110,12 @@ class Host:
 
     @property
     def status(self) -> str:
-        """The worst of its checks; CRITICAL when a task failed; UNKNOWN when nothing was judged."""
+        """The worst of its checks; CRITICAL when a task failed; when nothing was judged, UNKNOWN or NOT JUDGED."""
         if self.failures:
             return CRITICAL
+        ended = bool(self.stages) and all(stage.ended for stage in self.stages.values())
+        if not (self.checks or self.problems) and ended and _STAGING.issuperset(self.stages):
+            return NOT_JUDGED
         statuses = [check.status for check in self.checks]
         # Evidence that was lost could have been a failure: nobody can call the host good.
         if self.problems:
@@ -163,7 +186,7 @@ class Report:
     @property
     def status(self) -> str:
         """The worst of all hosts. failed=0 is not success, this is."""
-        return worst(host.status for host in self.hosts)
+        return max((host.status for host in self.hosts), key=_STATUSES.index, default=UNKNOWN)
 
     @property
     def checks(self) -> list[Check]:
@@ -207,18 +230,38 @@ class Report:
         words = [f"{number} {status}" for status, number in self.counts.items()]
         if failures:
             words.insert(0, f"{failures} failed {'task' if failures == 1 else 'tasks'}")
+        if self.status == NOT_JUDGED and not checks:
+            return self._staged
         if not checks and not failures:
             return "no gate has judged anything"
         return f"{total}: {', '.join(words)}"
 
     @property
+    def _staged(self) -> str:
+        if set(self.stages) == {"preflight"}:
+            return "preflight found no fault, no gate ran"
+        changes = plural(sum(host.changed for host in self.hosts), "change")
+        if changes.startswith("0 "):
+            changes = "nothing had to be"
+        verb = "would be staged" if self.check_mode and not changes.startswith("nothing") else "staged"
+        return f"{changes} {verb}, no gate ran; playbooks/verify.yml judges"
+
+    @property
+    def _without_judgement(self) -> str:
+        if self.status == SKIPPED:
+            return "Every check was skipped: nothing here could be judged"
+        waiting = sum(host.status == NOT_JUDGED for host in self.hosts)
+        some = "" if waiting == len(self.hosts) else f" on {waiting} of {self._hosts(len(self.hosts))}"
+        return f"Nothing has been judged{some} yet"
+
+    @property
     def headline(self) -> str:
         """What a person wants to know first."""
         checks, counts = self.checks, self.counts
-        if not checks and not any(host.failures or host.problems for host in self.hosts):
+        if not checks and self.status == UNKNOWN and not any(host.problems for host in self.hosts):
             return "No gate has judged anything"
-        if self.status == SKIPPED:
-            return "Every check was skipped: nothing here could be judged"
+        if self.status in (NOT_JUDGED, SKIPPED):
+            return self._without_judgement
         bad = [host for host in self.hosts if host.status in FAILING]
         if len(self.hosts) > 1:
             total = self._hosts(len(self.hosts))
@@ -271,14 +314,15 @@ def load(directory: Path) -> Report:
 def build(run: str, evidence: Mapping[str, Evidence]) -> Report:
     """Build the report of a run from each host's evidence."""
     hosts = [_host(name, found) for name, found in evidence.items()]
-    hosts.sort(key=lambda host: (-STATUSES.index(host.status), host.name))
-    times = [time for found in evidence.values() for record in found.records if (time := _time(record["time"]))]
+    hosts.sort(key=lambda host: (-_STATUSES.index(host.status), host.name))
+    records = [record for found in evidence.values() for record in found.records]
+    times = [time for record in records if (time := _time(record["time"]))]
     return Report(
         run=run,
         hosts=hosts,
-        began=min(times, default=None),
+        began=_beginning(run, records),
         ended=max(times, default=None),
-        check_mode=any(record.get("check_mode") for found in evidence.values() for record in found.records),
+        check_mode=any(record.get("check_mode") for record in records),
         dropped=[problem for found in evidence.values() for problem in found.problems],
     )
 
@@ -286,7 +330,7 @@ def build(run: str, evidence: Mapping[str, Evidence]) -> Report:
 def count_statuses(statuses: Iterable[str]) -> dict[str, int]:
     """Count statuses, worst first, leaving out those that do not occur."""
     found = list(statuses)
-    return {status: found.count(status) for status in reversed(STATUSES) if status in found}
+    return {status: found.count(status) for status in reversed(_STATUSES) if status in found}
 
 
 def percentile_of(name: str) -> tuple[str, int] | None:
@@ -300,6 +344,7 @@ def _host(name: str, evidence: Evidence) -> Host:
     latest: dict[tuple[str, str, str], Check] = {}
     failures: dict[str, list[Failure]] = {}
     attempt: dict[str, list[Failure]] = {}
+    play: dict[tuple[str, str, str], Check] = {}  # what was judged since the last stage ended
     for record in evidence.records:
         stage, kind = str(record["stage"]), record["kind"]
         row = host.stages.setdefault(stage, Stage(stage, SKIPPED))
@@ -307,6 +352,7 @@ def _host(name: str, evidence: Evidence) -> Host:
             key = (stage, record["name"], record["scope"])
             earlier = latest.pop(key, None)
             latest[key] = Check(host.name, stage, record, [*earlier.earlier, earlier.status] if earlier else [])
+            play[key] = latest[key]
         elif kind == "failure" and not record.get("handled"):
             unreachable = bool(record.get("unreachable"))
             failure = Failure(host.name, stage, str(record.get("task") or ""), record["message"], unreachable)
@@ -314,16 +360,21 @@ def _host(name: str, evidence: Evidence) -> Host:
         elif kind == "restart":
             host.restarts += 1
         elif kind == "stage":
+            row.ended = True
             row.seconds += _number(record.get("seconds"))
             row.changed += int(_number(record.get("changed")))
             # A stage that was gone through again, in a resumed run, stands as it ended the last time.
             failures[stage] = attempt.pop(stage, [])
+            others = [check for check in play.values() if check.stage != stage]
+            row.elsewhere = list(dict.fromkeys(check.stage for check in others))
+            row.counts = count_statuses(check.status for check in others)
+            play = {}
     failures.update(attempt)  # the run was cut off within this stage
     failures = {stage: found for stage, found in failures.items() if found}
     host.checks = list(latest.values())
     host.failures = [failure for found in failures.values() for failure in found]
     for stage, row in host.stages.items():
-        statuses = [check.status for check in host.checks if check.stage == stage]
+        statuses = [check.status for check in host.checks if check.stage == stage] + list(row.counts)
         row.judged = bool(statuses) or stage in failures
         row.status = CRITICAL if stage in failures else worst(statuses) if statuses else OK
     return host
@@ -367,6 +418,22 @@ def _spread(checks: list[Check]) -> Spread:
         high=texts[2],
         required=required[0] if len(required) == 1 else f"{len(required)} different bounds" if required else "",
     )
+
+
+def _beginning(run: str, records: Iterable[Mapping[str, Any]]) -> datetime | None:
+    """Return when a run began: its id says so; else its first stage, whose record was written at the end of it."""
+    times = []
+    for record in records:
+        time = _time(record["time"])
+        seconds = _number(record.get("seconds")) if record["kind"] == "stage" else 0.0
+        if time and 0 <= seconds < 1e7:
+            times.append(time - timedelta(seconds=seconds))
+    first = min(times, default=None)
+    try:
+        named = datetime.strptime(run, _RUN_ID).replace(tzinfo=timezone.utc)
+    except ValueError:
+        return first
+    return min(named, first) if first else named
 
 
 def _time(text: str) -> datetime | None:
