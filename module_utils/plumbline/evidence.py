@@ -114,6 +114,16 @@ _TEXTS: Mapping[str, tuple[str, ...]] = {
     "restart": ("how",),
 }
 KINDS = frozenset(_TEXTS)
+# What a field must be where it is there and not null; the report counts on it.
+_SHAPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("samples",), (list,)),
+    **dict.fromkeys(("conditions", "rule"), (dict,)),
+    **dict.fromkeys(
+        ("title", "measured", "required", "unit", "statistic", "limit_source", "cause", "next_command", "endpoint"),
+        (str,),
+    ),
+    **dict.fromkeys(("limit", "fraction", "threshold", "spread", "seconds", "changed", "failed"), (int, float)),
+}
 _STATUSES = frozenset({"OK", "WARN", "CRITICAL", "UNKNOWN", "SKIPPED"})
 
 
@@ -128,9 +138,13 @@ def _problem(record: Any) -> str:
     missing = [key for key in ("time", "run", "host", "stage", *_TEXTS[kind]) if not isinstance(record.get(key), str)]
     if missing:
         return f"lacks {', '.join(missing)}"
-    if kind == "check" and record.get("status") not in _STATUSES:
-        return f"has the unknown status {record.get('status')!r}"
-    return ""
+    status = record.get("status")
+    if kind == "check" and not (isinstance(status, str) and status in _STATUSES):
+        return f"has the unknown status {status!r}"
+    misshapen = [
+        key for key, kinds in _SHAPES.items() if record.get(key) is not None and not isinstance(record[key], kinds)
+    ]
+    return f"has a value of another type in {', '.join(misshapen)}" if misshapen else ""
 
 
 def _safe(name: str) -> str:

@@ -159,6 +159,28 @@ def test_an_unknown_status_is_dropped(tmp_path: Path) -> None:
     assert evidence.read(path).problems == ["node1.jsonl, line 1: has the unknown status 'GOOD', dropped"]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("status", {"a": 1}),
+        ("samples", True),
+        ("conditions", [None]),
+        ("rule", "none"),
+        ("limit", "204.8e9"),
+        ("reason", None),
+        ("unit", 7),
+    ],
+)
+def test_a_field_of_another_type_is_dropped_with_its_line(tmp_path: Path, field: str, value: object) -> None:
+    """The report counts on the types: what has others is damage, and no reason for a traceback."""
+    path = tmp_path / "node1.jsonl"
+    evidence.append(path, [check_record(value=1), {**check_record(value=1), field: value}])
+    found = evidence.read(path)
+    assert len(found.records) == 1
+    assert len(found.problems) == 1
+    assert field in found.problems[0]
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     found = evidence.read(tmp_path / "node1.jsonl")
     assert found.records == []
