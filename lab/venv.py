@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lab.shell import read, run, run_long, say, write_atomically
@@ -17,12 +20,34 @@ def stamp_of(lock: Path, python: str) -> str:
     return hashlib.sha256(lock.read_bytes() + python.encode()).hexdigest() + "\n"
 
 
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """One installation at a time: two in one environment leave packages without their metadata, which pip cannot read again."""
+    (root / ".cache").mkdir(exist_ok=True)
+    with (root / ".cache" / "venv.lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another command of this checkout to finish .venv")
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
 def ensure(root: Path, lock_name: str) -> None:
     """Make or renew ``.venv`` unless it was made from this very lock file and this Python."""
+    with alone(root):
+        make(root, lock_name)
+
+
+def make(root: Path, lock_name: str) -> None:
+    """Do what ``ensure`` says, with nobody else at it."""
     venv, lock = root / ".venv", root / lock_name
-    stamp = venv / f".{lock_name}.sha256"
+    stamp, unfinished = venv / f".{lock_name}.sha256", venv / ".unfinished"
     python = venv / "bin" / "python"
     wanted = stamp_of(lock, sys.version)
+    if unfinished.exists():
+        # Killed in the middle: what is half installed stays half installed.
+        shutil.rmtree(venv)
     if read(stamp) == wanted and python.exists():
         return
     if python.exists():
@@ -32,10 +57,14 @@ def ensure(root: Path, lock_name: str) -> None:
             shutil.rmtree(venv)
     if not python.exists():
         shutil.rmtree(venv, ignore_errors=True)
+        venv.mkdir()
+        unfinished.touch()
         run([sys.executable, "-m", "venv", venv], what="making .venv")
+    unfinished.touch()
     say(f"installing the controller's Python packages into .venv ({lock_name}, by hash)")
     log = root / ".cache" / "pip.log"
     # Compiling all of Ansible's collections takes longer than installing them; what is used is compiled when first used.
     install: list[str | Path] = [python, "-m", "pip", "install", "--no-compile", "--require-hashes", "-r", lock]
     run_long(install, what="installing Python packages", log=log)
     write_atomically(stamp, wanted, 0o644)
+    unfinished.unlink()
