@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ import yaml
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import variables as v
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.variable_types import value_problems
 
-from tests.unit.playbook_run import play, run_playbook
+from tests.unit.playbook_run import CHECKOUT, play, run_playbook
 
 QUOTES = ": put it in quotes, or YAML makes 1.1 of 1.10"
 OPTIONS = {
@@ -216,3 +219,25 @@ def test_a_run_names_everything_that_is_wrong_with_a_host(tmp_path: Path) -> Non
 def test_the_shipped_variables_pass(tmp_path: Path, checkout: Path) -> None:
     outcome = run_playbook(tmp_path, PREFLIGHT, variables=shipped(checkout))
     assert outcome.status == 0, outcome.output
+
+
+@pytest.mark.parametrize(
+    ("inventory", "words"),
+    [("all:\n", "Expected hosts in the group nodes, found none in"), (None, "No inventory was parsed")],
+)
+def test_an_inventory_without_nodes_is_no_success(tmp_path: Path, inventory: str | None, words: str) -> None:
+    path = tmp_path / "hosts.yml"
+    if inventory is not None:
+        path.write_text(inventory)
+    done = subprocess.run(
+        [Path(sys.executable).parent / "ansible-playbook", "-i", path, "site.yml"],
+        cwd=CHECKOUT,
+        env={**os.environ, "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode != 0
+    assert words in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
