@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -241,3 +242,24 @@ def test_an_inventory_without_nodes_is_no_success(tmp_path: Path, inventory: str
     assert done.returncode != 0
     assert words in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_whatever_a_playbook_reads_may_be_set() -> None:
+    """A variable that a role reads with a default and that preflight would refuse can be of no use to anybody."""
+    known = v.load_catalogue(CHECKOUT)
+    prefixes = "|".join(known.prefixes)
+    reads = re.compile(rf"(?<![\w.])((?:{prefixes})\w+) \| default\(")
+    files = [*CHECKOUT.glob("roles/*/*/*.yml"), *CHECKOUT.glob("playbooks/**/*.yml")]
+    names = {name for path in files for name in reads.findall(path.read_text(encoding="utf-8"))}
+    assert "bmc_port" in names
+    assert sorted(names - set(known.options) - known.facts) == []
+
+
+def test_what_a_site_sets_is_judged_and_not_taken_for_a_fact() -> None:
+    known = v.load_catalogue(CHECKOUT)
+    sites = yaml.safe_load((CHECKOUT / "roles/model/meta/argument_specs.yml").read_text(encoding="utf-8"))
+    declared = set(sites["argument_specs"]["main"]["options"])
+    assert "model_name" in declared
+    assert declared & known.facts == set()
+    problem = v.check_variables(known, ["model_name"], lambda _name: ["a"], required_prefix="model_")
+    assert problem == ["model_name: a text (str) was expected, a list was found"]
