@@ -113,7 +113,11 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.chec
     CheckpointError,
     read_checkpoint,
 )
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.sockets import conflict, listeners
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.sockets import (
+    bind_problem,
+    conflict,
+    listeners,
+)
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.systemd_service import parse_handed_on
 
 
@@ -148,10 +152,15 @@ def main() -> None:
     root, port = Path(module.params["root"]), module.params["port"]
     if port is not None and not 1 <= port <= 65535:
         module.fail_json(msg=f"port must be between 1 and 65535, {port} was found; correct serving_port")
+    host = module.params["host"]
+    if port is not None and (problem := bind_problem(host)):
+        module.fail_json(
+            msg=f"host must be an address of this machine, or 0.0.0.0 for all of them, '{host}' was found ({problem}); correct serving_host"
+        )
     found = listeners(root, [port]) if port is not None else []
     unit_file = root / "etc/systemd/system" / module.params["unit"]
     installed = parse_handed_on(unit_file.read_text(encoding="utf-8", errors="replace")) if unit_file.is_file() else {}
-    obstacle = conflict(found, module.params["host"], module.params["unit"])
+    obstacle = conflict(found, host, module.params["unit"])
     module.exit_json(
         changed=False,
         listeners=[listener.as_dict() for listener in found],

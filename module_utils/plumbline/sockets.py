@@ -45,6 +45,17 @@ class Listener:
         return f"systemctl stop {self.unit}" if self.unit.endswith(".service") else f"kill {self.pid}"
 
 
+def bind_problem(host: str) -> str:
+    """Return why nobody on this machine can listen on a host, a name or an address; empty when one can."""
+    try:
+        family, kind, protocol, _name, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except (OSError, UnicodeError) as error:
+        return str(getattr(error, "strerror", None) or error)
+    return ""
+
+
 def decode_address(text: str) -> str:
     """Return the address of a /proc/net/tcp{,6} field: 32-bit words in the host's byte order, as hexadecimal (here little-endian hosts)."""
     words = [int(text[index : index + 8], 16) for index in range(0, len(text), 8)]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.sockets import (
     Listener,
+    bind_problem,
     conflict,
     decode_address,
     listeners,
@@ -125,3 +126,14 @@ def test_this_machine() -> None:
         (found,) = listeners(Path("/"), [port])
     assert found.pid == os.getpid()
     assert found.address == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "localhost"])
+def test_an_address_of_this_machine_can_be_bound(host: str) -> None:
+    assert bind_problem(host) == ""
+
+
+# 192.0.2.0/24 is for documentation (RFC 5737): no machine has it.
+@pytest.mark.parametrize("host", ["192.0.2.1", "not a host", "nöt ä host" * 20, "300.1.1.1"])
+def test_an_address_of_nobody_here_is_told(host: str) -> None:
+    assert bind_problem(host)
