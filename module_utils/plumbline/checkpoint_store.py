@@ -100,8 +100,7 @@ def installed(wish: Wish) -> tuple[dict[str, Any], str] | None:
         check_files(wish.path, manifest)
     except Refused as refusal:
         raise CheckpointError(
-            f"The model on the node is not what was put there: {refusal} To make it anew from its source, remove {wish.path} first; "
-            "a file that changed by itself means a failing disk or memory."
+            f"The model on the node is not what was put there: {refusal} A file that changed by itself means a failing disk or memory."
         ) from None
     return manifest, manifest_sha256
 

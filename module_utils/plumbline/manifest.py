@@ -23,7 +23,7 @@ SCHEMA = "plumbline.model/1"
 APPROVALS = Path("/opt/plumbline/approvals")
 _CHUNK_BYTES = 4 << 20
 _APPROVE = "run the stage model, which measures its likelihood in the engine (ansible-playbook playbooks/model.yml)"
-_REINSTALL = "run the stage model again (ansible-playbook playbooks/model.yml)"
+_REINSTALL = "remove the directory of the model and run the stage model again (ansible-playbook playbooks/model.yml)"
 
 
 class Refused(Exception):  # noqa: N818 - a verdict, not an accident
