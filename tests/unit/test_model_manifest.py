@@ -98,7 +98,9 @@ def test_one_flipped_bit(node: Node) -> None:
     data = bytearray(path.read_bytes())
     data[5_000_000] ^= 1
     path.write_bytes(data)
-    node.refused("model.safetensors", str(good), hashlib.sha256(data).hexdigest(), "remove the directory", "run the stage")
+    node.refused(
+        "model.safetensors", str(good), hashlib.sha256(data).hexdigest(), "remove the directory", "run the stage"
+    )
 
 
 def test_other_sizes_missing_and_surplus_files(node: Node) -> None:
