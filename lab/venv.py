@@ -35,8 +35,16 @@ def alone(root: Path) -> Iterator[None]:
 
 def ensure(root: Path, lock_name: str) -> None:
     """Make or renew ``.venv`` unless it was made from this very lock file and this Python."""
-    with alone(root):
-        make(root, lock_name)
+    if not finished(root, lock_name):
+        with alone(root):
+            make(root, lock_name)
+
+
+def finished(root: Path, lock_name: str) -> bool:
+    """Whether ``.venv`` is whole, and made from this very lock file and this Python."""
+    venv, lock = root / ".venv", root / lock_name
+    whole = (venv / "bin" / "python").exists() and not (venv / ".unfinished").exists()
+    return whole and read(venv / f".{lock_name}.sha256") == stamp_of(lock, sys.version)
 
 
 def make(root: Path, lock_name: str) -> None:
@@ -44,12 +52,11 @@ def make(root: Path, lock_name: str) -> None:
     venv, lock = root / ".venv", root / lock_name
     stamp, unfinished = venv / f".{lock_name}.sha256", venv / ".unfinished"
     python = venv / "bin" / "python"
-    wanted = stamp_of(lock, sys.version)
+    if finished(root, lock_name):
+        return  # somebody else did it while we waited
     if unfinished.exists():
         # Killed in the middle: what is half installed stays half installed.
         shutil.rmtree(venv)
-    if read(stamp) == wanted and python.exists():
-        return
     if python.exists():
         version = run([python, "-c", "import sys; print(sys.version)"], what="asking .venv", check=False).stdout.strip()
         if version != sys.version:
@@ -66,5 +73,5 @@ def make(root: Path, lock_name: str) -> None:
     # Compiling all of Ansible's collections takes longer than installing them; what is used is compiled when first used.
     install: list[str | Path] = [python, "-m", "pip", "install", "--no-compile", "--require-hashes", "-r", lock]
     run_long(install, what="installing Python packages", log=log)
-    write_atomically(stamp, wanted, 0o644)
+    write_atomically(stamp, stamp_of(lock, sys.version), 0o644)
     unfinished.unlink()
