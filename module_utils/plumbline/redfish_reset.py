@@ -84,6 +84,10 @@ def choose(machine: Machine, *wanted: str) -> str:
     return ""
 
 
+# Reset types that may be sent twice, with the power state in which there is nothing left to do.
+_LEADS_TO = {"On": ON, "ForceOn": ON, "ForceOff": OFF, "GracefulShutdown": OFF}
+
+
 class Resetter:
     """Sends resets and waits; remembers what it sent."""
 
@@ -150,8 +154,17 @@ class Resetter:
         """Off and on again: the operating system is asked first, so that file systems are clean."""
         two_steps = choose(machine, "GracefulShutdown", "ForceOff") and choose(machine, "On", "ForceOn")
         if two_steps:
-            self._turn_off(machine)
-            self._turn_on(machine)
+            try:
+                self._turn_off(machine)
+                self._turn_on(machine)
+            except RedfishError as error:
+                if not self.sent:
+                    raise
+                raise RedfishError(
+                    f"{error}; the machine was sent {' and '.join(self.sent)} and may be off: once its BMC answers, turn it on through it",
+                    error.status,
+                    error.transient,
+                ) from None
             return
         single = choose(machine, "PowerCycle", "GracefulRestart", "ForceRestart", "FullPowerCycle")
         if not single:
@@ -184,16 +197,22 @@ class Resetter:
         self._await_post()
 
     def _send(self, machine: Machine, reset_type: str) -> None:
-        """Send a reset; one that meets another in progress is tried again until the deadline."""
+        """Send a reset; one that meets another in progress, or a BMC that is away, is tried again until the deadline.
+
+        What a second request would do once more is not sent again to a BMC that gave no answer: it may have heard the first.
+        """
         deadline = time.monotonic() + self.request.wait_timeout_seconds
         while True:
             try:
                 self.client.post(machine.target, {"ResetType": reset_type})
             except RedfishError as error:
-                if error.status not in (409, 503) or time.monotonic() > deadline:
+                unheard = error.transient and reset_type in _LEADS_TO
+                if not (unheard or error.status in (409, 503)) or time.monotonic() > deadline:
                     raise
                 self.sleep(self.request.poll_seconds)
-                continue
+                now = self._peek() if unheard else None
+                if now is None or now.power != _LEADS_TO[reset_type]:
+                    continue
             self.sent.append(reset_type)
             return
 

@@ -84,6 +84,40 @@ def test_a_bmc_that_is_away_during_the_restart_is_waited_for(bmc: RunningBmc) ->
         assert resetter.run()["power_state"] == "On"
 
 
+def test_a_bmc_that_is_away_as_it_is_told_is_told_again(bmc: RunningBmc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a BMC that blinks between off and on leaves the machine off."""
+    with login(bmc) as client:
+        post = client.post
+
+        def away_at_on(path: str, body: dict[str, Any]) -> Any:
+            if body == {"ResetType": "On"} and not told:
+                told.append(path)
+                raise RedfishError("no answer", transient=True)
+            return post(path, body)
+
+        told: list[str] = []
+        monkeypatch.setattr(client, "post", away_at_on)
+        resetter = Resetter(client, PowerRequest(state="power_cycled", poll_seconds=0.02, wait_timeout_seconds=10))
+        result = resetter.run()
+        assert told
+    assert (result["sent"], result["power_state"]) == (["GracefulShutdown", "On"], "On")
+
+
+def test_a_machine_that_was_left_off_is_named(bmc: RunningBmc, monkeypatch: pytest.MonkeyPatch) -> None:
+    with login(bmc) as client:
+        post = client.post
+
+        def gone_at_on(path: str, body: dict[str, Any]) -> Any:
+            if body == {"ResetType": "On"}:
+                raise RedfishError("no answer", transient=True)
+            return post(path, body)
+
+        monkeypatch.setattr(client, "post", gone_at_on)
+        resetter = Resetter(client, PowerRequest(state="power_cycled", poll_seconds=0.02, wait_timeout_seconds=1))
+        with pytest.raises(RedfishError, match="no answer; the machine was sent GracefulShutdown and may be off"):
+            resetter.run()
+
+
 def test_without_two_steps_a_single_reset_type_does_it(bmc: RunningBmc) -> None:
     allowed = bmc.service.power.allowed
     allowed[:] = ["ForceRestart", "PowerCycle"]
