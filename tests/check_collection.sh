@@ -6,7 +6,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 ansible-galaxy collection build --output-path "$work" . >/dev/null
 cd "$work"
-export ANSIBLE_CONFIG=/dev/null
+# An own, empty configuration: that of the checkout must not help.
+: >ansible.cfg
+export ANSIBLE_CONFIG="$work/ansible.cfg"
 ansible-galaxy collection install --offline -p "$work/collections" "$work"/plumbline-plumbline-*.tar.gz >/dev/null
 ANSIBLE_COLLECTIONS_PATH="$work/collections" ansible localhost -m plumbline.plumbline.node_info >/dev/null
 ANSIBLE_COLLECTIONS_PATH="$work/collections" ansible-playbook --syntax-check -i localhost, plumbline.plumbline.survey >/dev/null

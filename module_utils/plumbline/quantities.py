@@ -39,7 +39,16 @@ def format_value(value: Any, unit: str = "") -> str:  # noqa: PLR0911 - one line
     return f"{format_number(value)} {_UNIT_NAMES.get(unit, unit)}".strip()
 
 
-_UNIT_NAMES = {"Cel": "°C", "count": "", "1": "", "bool": "", "version": "", "text": "", "1/h": "per hour", "1/s": "per second"}
+_UNIT_NAMES = {
+    "Cel": "°C",
+    "count": "",
+    "1": "",
+    "bool": "",
+    "version": "",
+    "text": "",
+    "1/h": "per hour",
+    "1/s": "per second",
+}
 
 
 def format_number(value: float) -> str:
