@@ -34,6 +34,7 @@ def value_problems(option: Mapping[str, Any], value: Any, secret: bool = False) 
     if accepts is not None and not accepts(value):
         yield "", f"{_NAMES[kind]} was expected, {_found(value, secret)} was found{_remedy(kind, value)}"
         return
+    yield from _bound_problems(option, value, secret)
     choices = option.get("choices")
     if choices:
         for item in value if kind == "list" else [value]:
@@ -46,6 +47,17 @@ def value_problems(option: Mapping[str, Any], value: Any, secret: bool = False) 
         for index, item in enumerate(value):
             for suffix, problem in value_problems(inner, item, secret):
                 yield f"[{index}]{suffix}", problem
+
+
+def _bound_problems(option: Mapping[str, Any], value: Any, secret: bool) -> Problems:
+    """Yield what lies beyond ``minimum``, ``maximum`` or does not match ``pattern`` (of `bounds` in meta/variables.yml)."""
+    low, high, pattern = option.get("minimum"), option.get("maximum"), option.get("pattern")
+    if low is not None and float(value) < low:
+        yield "", f"{low} or more was expected, {_found(value, secret)} was found: correct it"
+    if high is not None and float(value) > high:
+        yield "", f"{high} or less was expected, {_found(value, secret)} was found: correct it"
+    if pattern and not re.fullmatch(pattern, str(value)):
+        yield "", f"a text of the form {pattern} was expected, {_found(value, secret)} was found: correct it"
 
 
 def _mapping_problems(options: Mapping[str, Any], value: Mapping[str, Any], secret: bool) -> Problems:

@@ -64,6 +64,11 @@ def load_catalogue(root: Path) -> Catalogue:
     for prefix in common.get("prefixes") or ():
         prefixes[str(prefix)] = "meta/variables.yml"
     options.update(common.get("options") or {})
+    for name, bounds in (common.get("bounds") or {}).items():
+        if name in options:
+            options[name] = {**options[name], **bounds}
+        else:
+            problems.append(f"meta/variables.yml: bounds are given for {name}, which no specification declares")
     return Catalogue(options, prefixes, frozenset(common.get("facts") or ()), tuple(problems))
 
 

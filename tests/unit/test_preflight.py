@@ -263,3 +263,28 @@ def test_what_a_site_sets_is_judged_and_not_taken_for_a_fact() -> None:
     assert declared & known.facts == set()
     problem = v.check_variables(known, ["model_name"], lambda _name: ["a"], required_prefix="model_")
     assert problem == ["model_name: a text (str) was expected, a list was found"]
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "good"),
+    [
+        ("serving_port", 99999, 8000),
+        ("serving_port", 0, "8000"),
+        ("bmc_port", 70000, 443),
+        ("serving_user", "ro ot", "plumbline-serving"),
+        ("model_name", "../etc", "SmolLM2-135M-Instruct"),
+        ("accept_requests", 1, 24),
+    ],
+)
+def test_a_value_beyond_its_bounds_is_refused_before_any_stage(name: str, bad: object, good: object) -> None:
+    known = v.load_catalogue(CHECKOUT)
+    (problem,) = v.check_variables(known, [name], {name: bad}.__getitem__, required_prefix="-")
+    assert problem.startswith(name)
+    assert str(bad) in problem
+    assert v.check_variables(known, [name], {name: good}.__getitem__, required_prefix="-") == []
+
+
+def test_bounds_of_a_variable_that_nobody_declares_are_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta/variables.yml").write_text("bounds: {serving_prot: {minimum: 1}}\n")
+    assert any("serving_prot" in problem for problem in v.load_catalogue(tmp_path).problems)
