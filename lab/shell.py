@@ -44,9 +44,13 @@ def sudo() -> list[str]:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a child: this one's, with the sbin directories on PATH and plain English messages."""
+    """The environment of a child: this one's, with the sbin directories on PATH and plain English messages.
+
+    What a user has set for Ansible (a vault password of another site, say) is not for the lab's own calls.
+    """
     path = os.pathsep.join(dict.fromkeys([*os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep), *SBIN]))
-    return {**os.environ, "PATH": path, "LC_ALL": "C.UTF-8", **(extra or {})}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    return {**inherited, "PATH": path, "LC_ALL": "C.UTF-8", **(extra or {})}
 
 
 def last_line(text: str) -> str:

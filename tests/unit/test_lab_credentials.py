@@ -73,8 +73,15 @@ def decrypted(lab: settings.Lab) -> str:
 
 
 @pytest.mark.skipif(shutil.which("ansible-vault") is None, reason="ansible-vault is not on PATH")
-def test_the_vault_holds_the_secrets_encrypted_and_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other_password", [False, True])
+def test_the_vault_holds_the_secrets_encrypted_and_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_password: bool
+) -> None:
     lab = vault_lab(tmp_path)
+    if other_password:
+        # A shell in which `. lab/activate` ran, or one for another site.
+        (tmp_path / "other").write_text("another site's password\n")
+        monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(tmp_path / "other"))
     credentials.ensure_vault(lab, "the-password", "the-key")
     first = lab.vault_file.read_bytes()
     assert first.startswith(b"$ANSIBLE_VAULT;")
