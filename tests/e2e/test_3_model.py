@@ -66,7 +66,7 @@ def damaged(lab: Lab, model: str, how: str) -> dict[str, object]:
 def test_a_checkpoint_that_loads_and_is_nonsense_is_refused_before_it_serves(lab: Lab, model: str, how: str) -> None:
     try:
         outcome = lab.playbook(PLAYBOOK, *extra(**damaged(lab, model, how)))
-        outcome.refused_with("model_information", "every token is equally likely", "does not serve")
+        outcome.refused_with("what the model knows of a known text", "every token is equally likely", "does not serve")
         made = lab.node(f"ls -d /opt/plumbline/models/damaged-{how}/*/").rstrip("/")
         verdict = lab.node(f"/opt/plumbline/bin/plumbline-verify-model {made}; echo status $?")
         assert "expected an approval" in verdict
@@ -141,7 +141,7 @@ def test_an_approval_is_revoked_when_the_rules_become_stricter(lab: Lab, model: 
     strict = {"model_information": {"warn": 0.99, "fail": 0.98}}
     try:
         outcome = lab.playbook(PLAYBOOK, *extra(gates_rules_overrides=strict))
-        outcome.refused_with("model_information", "does not serve")
+        outcome.refused_with("what the model knows of a known text", "does not serve")
         assert "status 1" in lab.node(f"/opt/plumbline/bin/plumbline-verify-model {model}; echo status $?")
     finally:
         again = lab.playbook(PLAYBOOK)
