@@ -7,12 +7,15 @@ import ipaddress
 import json
 import logging
 import ssl
+from email.utils import format_datetime
 from typing import Any
 
 from aiohttp import web
 
+from .clock import OFFSET, present
 from .faults import KINDS, Fault
-from .messages import RedfishError, message, refuse
+from .messages import RedfishError, refuse
+from .request_faults import drop, meet, spoil, spoils
 from .rest import Call, Reply, Resource, call, check_query, json_body, raw_etag, read
 from .service import Service
 
@@ -39,6 +42,7 @@ class BmcServer:
         """Listen."""
         app = web.Application(client_max_size=_MAX_BODY)
         app.router.add_route("*", "/{path:.*}", self.handle)
+        OFFSET.set(self.service.faults.clock_offset)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await self._runner.setup()
         await self._listen()
@@ -85,18 +89,19 @@ class BmcServer:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer a request; whatever goes wrong becomes a Redfish error body."""
         if self.down:
-            return self._drop(request)
-        after: Fault | None = None
+            return drop(request)
+        OFFSET.set(self.service.faults.clock_offset)
+        after: list[Fault] = []
         try:
             if request.path.startswith("/lab/"):
                 return self._render(request, await self._control(request), None)
             for fault in self.service.faults.for_request(request.method, request.path):
-                if fault.kind in ("drop", "garbage") and fault.parameters.get("when") != "before":
-                    after = fault
-                elif fault.kind == "drop":
-                    return self._drop(request)
-                else:
-                    await self._meet(fault, request)
+                if spoils(fault):
+                    after.append(fault)
+                    continue
+                answer = await meet(fault, request, self.service.sessions)
+                if answer is not None:
+                    return self._render(request, answer, None) if isinstance(answer, Reply) else answer
             response = await self._answer(request)
         except RedfishError as error:
             response = self._error(request, error)
@@ -105,37 +110,9 @@ class BmcServer:
         except Exception:  # a bug of the simulator must look like one, and reach the log
             LOG.exception("%s %s", request.method, request.path)
             response = self._error(request, refuse(500, "InternalError"))
-        if after is not None and after.kind == "garbage":
-            return web.Response(text=after.parameters["text"], content_type="application/json")
-        return response if after is None else self._drop(request)
+        return await spoil(after[0], request, response) if after else response
 
-    async def _meet(self, fault: Fault, request: web.Request) -> None:
-        if fault.kind == "slow":
-            await asyncio.sleep(fault.parameters["seconds"])
-        elif fault.kind == "etag_conflict":
-            raise refuse(412, "PreconditionFailed", request.headers.get("If-Match", "*"), request.path)
-        else:
-            raise self._http_error(fault.parameters)
-
-    @staticmethod
-    def _http_error(parameters: dict[str, Any]) -> RedfishError:
-        retry = parameters["retry_after"]
-        if parameters["message"]:
-            text = message("GeneralError", parameters["message"])
-        elif parameters["status"] == 503:
-            text = message("ServiceTemporarilyUnavailable", retry if retry is not None else "a few")
-        else:
-            text = message("GeneralError", "An injected fault.")
-        headers = {"Retry-After": str(retry)} if retry is not None else {}
-        return RedfishError(parameters["status"], text, headers=headers)
-
-    @staticmethod
-    def _drop(request: web.Request) -> web.StreamResponse:
-        if request.transport is not None:
-            request.transport.abort()
-        return web.Response(status=500)
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _answer(self, request: web.Request) -> web.Response:
         method = "GET" if request.method == "HEAD" else request.method
         if request.headers.get("OData-Version", "4.0") != "4.0":
             raise refuse(412, "HeaderInvalid", f"OData-Version: {request.headers['OData-Version']}")
@@ -189,7 +166,8 @@ class BmcServer:
         self.service.etags.check(request.headers.get("If-Match"), opaques, request.path)
 
     def _render(self, request: web.Request, reply: Reply, resource: Resource | None) -> web.Response:
-        headers = {"OData-Version": "4.0", "Cache-Control": "no-cache", **reply.headers}
+        headers = {"OData-Version": "4.0", "Cache-Control": "no-cache", "Date": format_datetime(present(), usegmt=True)}
+        headers.update(reply.headers)
         body = reply.body
         if resource is not None and isinstance(body, dict):
             headers["Allow"] = ", ".join(resource.methods())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from .accounts import Account, Accounts
-from .bios import now
+from .clock import now
 from .messages import refuse
 
 
@@ -77,6 +77,10 @@ class Sessions:
     def logout_user(self, username: str) -> None:
         """End the sessions of an account that is no more."""
         self._open = {key: one for key, one in self._open.items() if one.username != username}
+
+    def lose(self, token: str) -> None:
+        """Forget the session of a token, as if its time had just run out."""
+        self._open = {key: one for key, one in self._open.items() if one.token != token}
 
     def lose_all(self) -> None:
         """Forget every session, as a restarting BMC does."""

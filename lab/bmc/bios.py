@@ -8,19 +8,14 @@ because a profile that was staged with it may lock it by then; what does not tak
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
 from typing import Any
 
+from .clock import now
 from .messages import RedfishError, message, refuse
 from .registry import AttributeRegistry
 from .state import State
 
 Json = dict[str, Any]
-
-
-def now() -> str:
-    """Return the time as Redfish writes it."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 class Bios:
@@ -41,7 +36,7 @@ class Bios:
                 "reset_to_defaults": False,
                 "applied_at": None,
                 "messages": [],
-                "history": [],
+                "hidden": bool(quirks.get("empty_until_post", False)),
             },
         )
         # A newer registry may know attributes that the state file has not seen.
@@ -74,6 +69,16 @@ class Bios:
         """What came of the last application."""
         return list(self._data["messages"])
 
+    @property
+    def hidden(self) -> bool:
+        """Whether the BMC knows no attributes before the host's next POST has told it."""
+        return bool(self._data.get("hidden", False))
+
+    def hide(self, hidden: bool) -> None:
+        """Let the BMC forget the attributes, or learn them again."""
+        self._data["hidden"] = hidden
+        self._state.save()
+
     def _base(self) -> Json:
         return dict(self._factory) if self.reset_to_defaults_pending else self.active
 
@@ -82,6 +87,9 @@ class Bios:
 
         `replace` (a PUT) drops pending values that are not named.
         """
+        limit = self.quirks.get("max_attributes")
+        if limit is not None and len(wanted) > limit:
+            raise refuse(400, "PropertyValueOutOfRange", f"of {len(wanted)} members", "Attributes", f"at most {limit}")
         active, pending = self.active, {} if replace else self.pending
         after = {**self._base(), **pending, **wanted}
         errors = []
@@ -125,11 +133,19 @@ class Bios:
         self._data["reset_to_defaults"] = True
         self._state.save()
 
-    def apply(self, *, ignore: Iterable[str] = (), silently: bool = True, only: Iterable[str] | None = None) -> Json:
+    def apply(
+        self,
+        *,
+        ignore: Iterable[str] = (),
+        silently: bool = True,
+        only: Iterable[str] | None = None,
+        instead: Mapping[str, Any] | None = None,
+    ) -> Json:
         """Do what POST does: make pending values active. Return the attributes that changed.
 
         `ignore` names settings that do not take (a fault); `silently` says whether the machine admits it. `only`
         limits the application to some pending values (machines where a job carries them); others stay pending.
+        `instead` are values that the BIOS takes in place of the pending ones (a fault).
         """
         pending = self.pending
         if only is not None:
@@ -156,7 +172,7 @@ class Bios:
             if reason:
                 messages.append(self._failed(name, reason))
             else:
-                taken[name] = value
+                taken[name] = (instead or {}).get(name, value)
         after = {**base, **taken}
         changed = [name for name in after if before.get(name) != after[name]]
         after.update(self.registry.consequences(changed, after))
@@ -173,7 +189,9 @@ class Bios:
         return message("SettingsFailed", name, reason, related=f"/Attributes/{name}")
 
     def shaped(self, values: Mapping[str, Any]) -> Json:
-        """Return `values` as the profile shows them: flat, or nested under each attribute's menu."""
+        """Return `values` as the profile shows them: flat, nested under each attribute's menu, or not at all."""
+        if self.hidden:
+            return {}
         if self.quirks.get("shape", "flat") == "flat":
             return dict(values)
         nested: Json = {}

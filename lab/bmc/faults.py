@@ -1,8 +1,7 @@
 """Faults on demand, as data: `{"kind": "http_error", "count": 2, "status": 503, "retry_after": 1}`.
 
 A fault with a `count` ends by itself; without one it stays until it is deleted. `method` and `path` (a regular
-expression, searched in the URI) narrow a fault of requests. Three kinds act at once and are not kept: `session_loss`,
-`stale_pending` and `bmc_reboot`.
+expression, searched in the URI) narrow a fault of requests. Those that act "now" are events and are not kept.
 """
 
 from __future__ import annotations
@@ -29,18 +28,58 @@ KINDS: dict[str, tuple[str, dict[str, tuple[type | tuple[type, ...], Any]], str]
         "closes the connection: before the request is handled, or after it (then it was carried out)",
     ),
     "garbage": ("request", {"text": (str, '{"Members": [')}, "answers 200 with a body that is not JSON"),
+    "truncated": ("request", {}, "sends half of the answer and closes the connection; the request was carried out"),
+    "wrong_type": ("request", {"content_type": (str, "text/html")}, "sends the answer under another content type"),
+    "slow_body": ("request", {"seconds": ((int, float), 2.0)}, "sends the answer in small pieces over that time"),
+    "error_in_200": (
+        "request",
+        {"message": (str, "The request failed.")},
+        "answers 200 with an error body instead of handling the request",
+    ),
+    "session_expires": ("request", {}, "lets the session of the request expire as it arrives"),
     "etag_conflict": ("request", {}, "answers 412 to a write, as if another client had come first"),
     "session_loss": ("now", {}, "forgets every session"),
     "bmc_reboot": ("now", {"seconds": ((int, float), 5.0)}, "stops listening for that long and forgets every session"),
     "stale_pending": ("now", {"attributes": (dict, {})}, "leaves pending values that nobody staged here"),
+    "attributes_gone": ("now", {}, "shows no BIOS attributes until the next POST, as after a factory reset of the BMC"),
+    "clock_wrong": ("clock", {"seconds": ((int, float), -86400.0)}, "puts the BMC's clock ahead by that much"),
     "slow_reset": ("reset", {"seconds": ((int, float), 30.0)}, "lengthens the next POST"),
     "reset_ignored": ("reset", {}, "accepts a reset and does nothing"),
+    "post_hangs": ("reset", {}, "lets the next POST hang in memory initialisation until a forced reset"),
+    "power_stuck": (
+        "reset",
+        {"state": (str, "PoweringOff")},
+        "accepts a reset and leaves PowerState at that value until a forced reset",
+    ),
+    "stage_drops": (
+        "stage",
+        {"attributes": (list, [])},
+        "says yes to a change and does not stage these attributes (all, when the list is empty)",
+    ),
+    "value_clamped": (
+        "apply",
+        {"attributes": (dict, {})},
+        "lets these attributes take other values than the staged ones",
+    ),
     "setting_ignored": (
         "apply",
         {"attributes": (list, []), "silent": (bool, True)},
         "does not let these attributes (all, when the list is empty) take at the reset",
     ),
     "update_fails": ("update", {"message": (str, "The image could not be written.")}, "ends an update with an error"),
+    "queue_busy": (
+        "job",
+        {"status": (int, 503), "retry_after": ((int, type(None)), None)},
+        "refuses to make a configuration job: the job queue is busy",
+    ),
+    "job_fails": (
+        "job",
+        {
+            "message": (str, "Unable to complete the operation because of an internal issue."),
+            "keeps_pending": (bool, False),
+        },
+        "ends the configuration job as failed, with that message; nothing is applied, and the values go or stay pending",
+    ),
     "job_stuck": ("job", {}, "leaves the configuration job at its start; the reset applies nothing"),
 }
 _COMMON = {"kind", "count", "method", "path"}
@@ -96,7 +135,7 @@ def parse(body: Json, identity: str) -> Fault:
     count = body.get("count")
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise _bad("count", count, "a positive integer or null")
-    if count is None and acts_on in ("reset", "apply", "update", "job"):
+    if count is None and acts_on in ("reset", "stage", "apply", "update", "job"):
         count = 1
     method, path = body.get("method"), body.get("path")
     if method is not None and method not in ("GET", "POST", "PATCH", "PUT", "DELETE"):
@@ -156,6 +195,10 @@ class Faults:
                 continue
             met.append(self._spend(fault))
         return met
+
+    def clock_offset(self) -> float:
+        """Return by how many seconds the clock is ahead."""
+        return sum(float(one.parameters["seconds"]) for one in self._faults.values() if one.kind == "clock_wrong")
 
     def take(self, kind: str) -> Fault | None:
         """Return, and count, a fault of this kind."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from .bios import now
+from .clock import now
 from .messages import RedfishError, message, refuse
 from .rest import Call, Reply, Resource, collection
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .service import Finder, Service
 
 Json = dict[str, Any]
+# As many as an iDRAC keeps, ended ones included.
+_JOB_LIMIT = 256
 _OPEN = {"New", "Scheduled", "Running"}
 _TASK_STATE = {"Scheduled": "Starting", "Running": "Running", "Completed": "Completed", "Failed": "Exception"}
 
@@ -63,11 +65,15 @@ class ConfigJobs:
     def resources(self) -> dict[str, Resource]:
         """Return the resources by URI."""
         clear = f"{self.service.paths.settings}/Actions/Oem/DellManager.ClearPending"
+        job_service = f"{self.service.paths.manager}/Oem/Dell/DellJobService"
+        delete = f"{job_service}/Actions/DellJobService.DeleteJobQueue"
         jobs = Resource(get=self.collection, post=self.create_by_request)
         return {
             self.uri: jobs,
             f"{self.service.paths.manager}/Oem/Dell/Jobs": jobs,
             clear: Resource(post=self.clear_pending),
+            job_service: Resource(get=lambda: self.job_service(job_service, delete)),
+            delete: Resource(post=self.delete_jobs),
         }
 
     def finders(self) -> dict[str, Finder]:
@@ -86,10 +92,54 @@ class ConfigJobs:
         """Return the job collection."""
         return collection(self.uri, "DellJob", "JobQueue", [f"{self.uri}/{job['Id']}" for job in self.all()])
 
-    def create(self) -> Json:
-        """Schedule a job for what is pending, or refuse."""
+    def check_free(self, *, makes_job: bool = True) -> None:
+        """Refuse a change while a job waits, and a new job also while the queue is busy or full."""
         if self.open_job() is not None:
             raise committed()
+        if not makes_job:
+            return
+        busy = self.service.faults.take("queue_busy")
+        if busy is not None:
+            retry = busy.parameters["retry_after"]
+            headers = {"Retry-After": str(retry)} if retry is not None else {}
+            text = message("ResourceInUse", "The job queue", "it handles another request")
+            raise RedfishError(busy.parameters["status"], text, headers=headers)
+        limit = int(self.service.profile.quirks.get("job_limit", _JOB_LIMIT))
+        if len(self._data["all"]) >= limit:
+            raise refuse(503, "ResourceInUse", "The job queue", f"it holds {limit} jobs; delete old ones first")
+
+    @staticmethod
+    def job_service(uri: str, delete: str) -> Json:
+        """Return Dell's service for jobs."""
+        return {
+            "@odata.id": uri,
+            "@odata.type": "#DellJobService.v1_2_0.DellJobService",
+            "Id": "DellJobService",
+            "Name": "DellJobService",
+            "Actions": {"#DellJobService.DeleteJobQueue": {"target": delete}},
+        }
+
+    def delete_jobs(self, call: Call) -> Reply:
+        """Delete a job, or (`JID_CLEARALL`) all of them."""
+        wanted = call.body.get("JobID")
+        chosen = [job for job in self.all() if wanted in (job["Id"], "JID_CLEARALL", "JID_CLEARALL_FORCE")]
+        if not chosen and wanted not in ("JID_CLEARALL", "JID_CLEARALL_FORCE"):
+            raise refuse(400, "ResourceMissingAtURI", f"{self.uri}/{wanted}")
+        for job in chosen:
+            self._delete(job)
+        return Reply(200, self._ok())
+
+    def _delete(self, job: Json) -> None:
+        if job["JobState"] == "Running":
+            raise refuse(409, "ResourceInUse", job["Id"], "the job is running")
+        if job["JobState"] in _OPEN:
+            self.service.bios.clear()
+        self._data["all"].remove(job)
+        self.service.state.save()
+
+    def create(self) -> Json:
+        """Schedule a job for what is pending, or refuse."""
+        self.check_free()
         pending = self.service.bios.pending
         if not pending:
             raise refuse(400, "GeneralError", "There are no pending values to apply.")
@@ -153,12 +203,7 @@ class ConfigJobs:
             return None
 
         def delete(_call: Call) -> Reply:
-            if job["JobState"] == "Running":
-                raise refuse(409, "ResourceInUse", identity, "the job is running")
-            if job["JobState"] in _OPEN:
-                self.service.bios.clear()
-            self._data["all"].remove(job)
-            self.service.state.save()
+            self._delete(job)
             return Reply(200, self._ok())
 
         return Resource(get=lambda: self._body(job), delete=delete)
@@ -197,6 +242,14 @@ class ConfigJobs:
         job.update(JobState="Running", PercentComplete=34, Message="Job in progress.", MessageId="PR20")
         self.service.state.save()
         await asyncio.sleep(seconds)
+        failing = self.service.faults.take("job_fails")
+        if failing is not None:
+            if not failing.parameters["keeps_pending"]:
+                self.service.bios.clear()
+            text = failing.parameters["message"]
+            job.update(JobState="Failed", Message=text, MessageId="PR21", PercentComplete=100, EndTime=now())
+            self.service.state.save()
+            return
         apply(job["attributes"])
         failed = [one for one in self.service.bios.messages if one["MessageId"].endswith("SettingsFailed")]
         if failed:

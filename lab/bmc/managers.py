@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .bios import now
+from .clock import now
 from .messages import refuse
 from .rest import Call, Reply, Resource, collection, link
 

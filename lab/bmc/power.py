@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import Any, Protocol
 
+from .clock import now
 from .messages import refuse
 from .state import State
 
@@ -22,6 +22,8 @@ _TURN_OFF = {"ForceOff", "GracefulShutdown"}
 _WARM = {"ForceRestart", "GracefulRestart"}
 _COLD = {"PowerCycle", "FullPowerCycle"}
 _GRACEFUL = {"GracefulShutdown", "GracefulRestart"}
+# What frees a machine that hangs.
+_FORCED = {"ForceOff", "ForceRestart"} | _COLD
 # What POST passes through, and how far into it (a fraction of its duration).
 _POST_STATES = (
     ("PrimaryProcessorInitializationStarted", 0.0),
@@ -128,16 +130,16 @@ class Timing:
 
 @dataclass
 class Hooks:
-    """What else happens at a reset. `during_post` applies settings; `slow_down` may lengthen the next POST."""
+    """What else happens at a reset. `during_post` applies settings; `slow_down` may lengthen the next POST.
+
+    `hang` says where the machine hangs: "POST", a PowerState, or nowhere (empty).
+    """
 
     during_post: Callable[[], Awaitable[None]]
     slow_down: Callable[[], float] = field(default=lambda: 0.0)
     swallow: Callable[[], bool] = field(default=lambda: False)
+    hang: Callable[[], str] = field(default=lambda: "")
     log: Callable[[str, str], None] = field(default=lambda severity, text: None)
-
-
-def _stamp() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 class Power:
@@ -152,11 +154,13 @@ class Power:
         self._state = state
         self._data: Json = state.section(
             "power",
-            {"state": "On", "boot": "OSRunning", "boot_at": _stamp(), "resume": None, "resets": 0, "identity": ""},
+            {"state": "On", "boot": "OSRunning", "boot_at": now(), "resume": None, "resets": 0, "identity": ""},
         )
         self._work: asyncio.Task[None] | None = None
         self._asked_at = 0.0
         self.last_error = ""
+        self.hung = False
+        self._hangs_in_post = False
 
     @property
     def state(self) -> str:
@@ -182,7 +186,7 @@ class Power:
         if state is not None:
             self._data["state"] = state
         if boot is not None:
-            self._data["boot"], self._data["boot_at"] = boot, _stamp()
+            self._data["boot"], self._data["boot_at"] = boot, now()
         self._state.save()
 
     def request(self, reset_type: Any) -> None:
@@ -192,9 +196,10 @@ class Power:
             raise refuse(400, "ActionParameterValueTypeError", reset_type, "ResetType", action)
         if reset_type not in self.allowed:
             raise refuse(400, "ActionParameterNotSupported", "ResetType", action, reset_type, ", ".join(self.allowed))
-        if self.busy:
+        freed = self._work if self.hung and reset_type in _FORCED else None
+        if self.busy and freed is None:
             raise refuse(409, "ResourceInUse", "The system", "a reset is in progress")
-        turned_on = self.state == "On"
+        turned_on = self.state == "On" or freed is not None
         if reset_type in _WARM | _COLD | {"Nmi"} and not turned_on:
             raise refuse(409, "ResourceInStandby")
         if (reset_type in _TURN_ON and turned_on) or (reset_type in _TURN_OFF and not turned_on):
@@ -205,7 +210,7 @@ class Power:
         if reset_type == "PushPowerButton":
             reset_type = "GracefulShutdown" if turned_on else "On"
         self.hooks.log("OK", f"Reset {reset_type} requested")
-        self._start(self._transition(reset_type), reset_type)
+        self._start(self._transition(reset_type, freed), reset_type)
 
     def _start(self, work: Any, name: str) -> None:
         async def guarded() -> None:
@@ -222,9 +227,25 @@ class Power:
 
         self._work = asyncio.get_running_loop().create_task(guarded())
 
-    async def _transition(self, reset_type: str) -> None:
+    async def _hang(self) -> None:
+        """Stay where the machine is until a forced reset, or the end of the simulator, cancels this."""
+        self.hung = True
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.hung = False
+
+    async def _transition(self, reset_type: str, freed: asyncio.Task[None] | None = None) -> None:
+        if freed is not None:
+            freed.cancel()
+            await asyncio.gather(freed, return_exceptions=True)
         if reset_type == "Nmi":
             return
+        where = self.hooks.hang()
+        self._hangs_in_post = where == "POST"
+        if where and not self._hangs_in_post:
+            self._set(state=where)
+            await self._hang()
         verb = "graceful-off" if reset_type in _GRACEFUL else "off"
         if reset_type in _TURN_OFF:
             await self._go_off(verb)
@@ -261,6 +282,8 @@ class Power:
             await asyncio.sleep(max(0.0, start * duration - passed))
             passed = start * duration
             self._set(state="On" if self.state == "PoweringOn" else None, boot=name)
+            if self._hangs_in_post and name.startswith("Memory"):
+                await self._hang()
         await self.hooks.during_post()
         self._data["resets"] += 1
         await asyncio.sleep(max(0.0, duration - passed))

@@ -77,7 +77,11 @@ class Service:
         self.log = EventLog(self)
         self.tasks = Tasks(self)
         hooks = Hooks(
-            self.during_post, self._slow_down, lambda: self.faults.take("reset_ignored") is not None, self.log.add
+            self.during_post,
+            self._slow_down,
+            lambda: self.faults.take("reset_ignored") is not None,
+            self._hang,
+            self.log.add,
         )
         self.power = Power(
             driver or NullDriver(), timing, hooks, self.state, list(self.profile.get("reset_types", DEFAULT_RESETS))
@@ -132,14 +136,22 @@ class Service:
         fault = self.faults.take("slow_reset")
         return float(fault.parameters["seconds"]) if fault is not None else 0.0
 
+    def _hang(self) -> str:
+        stuck = self.faults.take("power_stuck")
+        if stuck is not None:
+            return str(stuck.parameters["state"])
+        return "POST" if self.faults.take("post_hangs") is not None else ""
+
     def apply_settings(self, only: list[str] | None = None) -> None:
         """Make pending values active, as far as a fault lets them; finish the task that waits for it."""
-        fault = self.faults.take("setting_ignored")
-        if fault is None:
-            changed = self.bios.apply(only=only)
+        ignored, clamped = self.faults.take("setting_ignored"), self.faults.take("value_clamped")
+        instead = clamped.parameters["attributes"] if clamped is not None else {}
+        if ignored is None:
+            changed = self.bios.apply(only=only, instead=instead)
         else:
-            names = fault.parameters["attributes"] or list(self.bios.pending)
-            changed = self.bios.apply(ignore=names, silently=fault.parameters["silent"], only=only)
+            names = ignored.parameters["attributes"] or list(self.bios.pending)
+            silent = bool(ignored.parameters["silent"])
+            changed = self.bios.apply(ignore=names, silently=silent, only=only, instead=instead)
         if changed:
             self.log.add("OK", f"BIOS settings changed: {', '.join(sorted(changed))}")
         task = self.state.data.pop("settings_task", None)
@@ -149,6 +161,7 @@ class Service:
 
     async def during_post(self) -> None:
         """Do what happens in POST: settings and staged firmware become active, a one-time boot override is used up."""
+        self.bios.hide(False)
         if self.jobs is None:
             self.apply_settings()
         else:
@@ -168,6 +181,8 @@ class Service:
         """Carry out a fault that is an event (`bmc_reboot` needs the network side: see app.py)."""
         if fault.kind in ("session_loss", "bmc_reboot"):
             self.sessions.lose_all()
+        elif fault.kind == "attributes_gone":
+            self.bios.hide(True)
         elif fault.kind == "stale_pending":
             self.bios.plant(fault.parameters["attributes"])
 

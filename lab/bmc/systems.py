@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .jobs import committed
 from .messages import RedfishError, message, refuse
 from .rest import Call, Reply, Resource, collection, link, raw_etag, success
 
@@ -42,10 +42,13 @@ class SystemResources:
     def resources(self) -> dict[str, Resource]:
         """Return the resources by URI."""
         paths = self.paths
+        # They come first, as on machines with a GPU baseboard: who takes the first member takes the wrong one.
+        others = {f"{paths.systems}/{one['Id']}": one for one in self.profile.get("other_systems", [])}
         found = {
             paths.systems: Resource(
-                get=lambda: collection(paths.systems, "ComputerSystem", "Computer systems", [paths.system])
+                get=lambda: collection(paths.systems, "ComputerSystem", "Computer systems", [*others, paths.system])
             ),
+            **{uri: Resource(get=partial(self.other_system, uri, body)) for uri, body in others.items()},
             paths.system: Resource(get=self.system, patch=self.patch_system),
             f"{paths.system}/Actions/ComputerSystem.Reset": Resource(post=self.reset),
             paths.bios: Resource(get=self.get_bios, patch=self.patch_bios_directly),
@@ -57,6 +60,18 @@ class SystemResources:
         if self.profile.quirks.get("clear_by_delete", False):
             found[paths.settings].delete = self.clear_pending
         return found
+
+    def other_system(self, uri: str, described: Json) -> Json:
+        """Return a system beside the main one (a GPU baseboard, a DPU): no BIOS, and nothing to reset."""
+        return {
+            "@odata.id": uri,
+            "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem",
+            "Name": described["Id"],
+            "SystemType": "Physical",
+            "PowerState": "On",
+            "Status": {"State": "Enabled", "Health": "OK"},
+            **described,
+        }
 
     async def system(self) -> Json:
         """Return the ComputerSystem."""
@@ -159,7 +174,10 @@ class SystemResources:
         jobs = self.service.jobs
         if quirks.get("bios_shows_pending", False) and jobs is not None and jobs.running:
             values.update(bios.pending)  # the race of libredfish#25: values look applied before the job has ended
-        settings: Json = {"@odata.type": "#Settings.v1_3_5.Settings", "SettingsObject": link(paths.settings)}
+        annotated = quirks.get("settings_annotation", True)
+        settings: Json = {"@odata.type": "#Settings.v1_3_5.Settings"}
+        if annotated != "without_object":
+            settings["SettingsObject"] = link(paths.settings)
         if quirks.get("supported_apply_times", True):
             settings["SupportedApplyTimes"] = self.profile.data["bios"].get("apply_times", ["OnReset"])
         if bios.applied_at:
@@ -175,7 +193,7 @@ class SystemResources:
         }
         if quirks.get("bios_names_registry", True):
             body["AttributeRegistry"] = self.service.registry_name
-        if quirks.get("settings_annotation", True):
+        if annotated:
             body["@Redfish.Settings"] = settings
         return body
 
@@ -235,8 +253,12 @@ class SystemResources:
         when = check_apply_time(call.body, supported)
         attributes = self.bios.attributes_of(call.body)
         jobs = self.service.jobs
-        if jobs is not None and jobs.open_job() is not None:
-            raise committed()
+        if jobs is not None:
+            jobs.check_free(makes_job=when is not None)
+        dropping = self.service.faults.take("stage_drops")
+        if dropping is not None:
+            names = dropping.parameters["attributes"] or list(attributes)
+            attributes = {name: value for name, value in attributes.items() if name not in names}
         self.bios.stage(attributes, replace=replace)
         if jobs is not None:
             if when is None or not self.bios.pending:

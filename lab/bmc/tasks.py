@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .bios import now
+from .clock import now
 from .messages import refuse
 from .paths import ROOT
 from .rest import Call, Reply, Resource, collection, link

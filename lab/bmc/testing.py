@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from . import tls
 from .app import BmcServer
+from .clock import OFFSET
 from .config import Config
 from .network import server_context
 from .power import Driver, NullDriver
@@ -53,6 +54,7 @@ class RunningBmc:
         result: Future[T] = Future()
 
         def run() -> None:
+            OFFSET.set(self.service.faults.clock_offset)
             try:
                 result.set_result(function())
             except BaseException as error:

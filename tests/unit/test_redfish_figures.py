@@ -39,7 +39,7 @@ USUAL = {
 }
 SETTINGS = list(USUAL)
 # What a profile is asked for instead; None: this machine has no attribute for it, or no other value than its present one.
-M7 = {"pcie_link_speed": None}
+M7: dict[str, str | None] = {"pcie_link_speed": None}
 DIFFERENT: dict[str, dict[str, str | None]] = {
     "ieit-nf8260g7": M7,
     "ieit-nf8260g7-strict": M7,
