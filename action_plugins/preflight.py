@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible.plugins.action import ActionBase
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import run_claims
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import gate_problems, plain
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.variables import (
     UndefinedYetError,
@@ -41,6 +43,9 @@ class ActionModule(ActionBase):
             required_prefix=self._required_prefix(variables),
         )
         problems += self._gates(variables)
+        if not problems and (other := self._other_run(variables)):
+            result.update(changed=False, failed=True, problems=[other], checked=len(variables), msg=other)
+            return result
         checked = sum(name in catalogue.options for name in variables)
         result.update(changed=False, failed=bool(problems), problems=problems, checked=checked)
         host = variables.get("inventory_hostname", "this host")
@@ -56,6 +61,21 @@ class ActionModule(ActionBase):
         """Return the prefix of the play's own stage; the whole chain begins with the stage preflight, which wants all."""
         stage = self._resolve(variables, "plumbline_stage") if "plumbline_stage" in variables else "preflight"
         return "" if stage == "preflight" else f"{stage}_"
+
+    def _other_run(self, variables: dict[str, Any]) -> str:
+        """Return why this host must wait for another run, or an empty text; looking only needs no turn."""
+        mine = os.environ.get("PLUMBLINE_RUN_PROCESS", "")
+        if self._task.check_mode or not mine.isdigit() or "plumbline_artifacts_dir" not in variables:
+            return ""
+        host = str(variables.get("inventory_hostname"))
+        other = run_claims.holder(str(self._resolve(variables, "plumbline_artifacts_dir")), host, int(mine))
+        if other is None:
+            return ""
+        return (
+            f"Expected {host} to be free, but {other.get('playbook') or 'another run'} of user {other.get('user')} (process "
+            f"{other['pid']}) has been at work on it since {other.get('since')}: wait until that run has ended, or end it; "
+            f"nothing was touched on {host}."
+        )
 
     def _gates(self, variables: dict[str, Any]) -> list[str]:
         values: dict[str, Any] = {"gates_rules": {}, "gates_rules_overrides": {}, "gates_slo": None}

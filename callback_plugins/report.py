@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +77,11 @@ class CallbackModule(CallbackBase):
         self._tallies: dict[str, _Tally] = {}
         # Where each host's evidence is; a gate says so, else the variables do.
         self._files: dict[str, Path] = {}
+        self._process = os.getpid()
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        # Ctrl-C ends ansible-playbook without its last event, and a report is wanted then as well.
+        atexit.register(self._interrupted)
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         self._end_stage()
@@ -112,7 +119,23 @@ class CallbackModule(CallbackBase):
         self._keep(result, "failure", {"message": one_message(result.result), "unreachable": True, "handled": False})
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
+        atexit.unregister(self._interrupted)
         self._end_stage()
+        self._reports()
+
+    def _interrupted(self) -> None:
+        """Keep, for every host that the run knew, that it was not brought to its end, and make the report."""
+        if os.getpid() != self._process or self._play is None:
+            return  # a worker that was forked from the run
+        stage, check_mode = self._stage or "none", bool(self._play.check_mode)
+        self._end_stage()
+        message = f"the run was ended early, in the stage {stage}; what comes after it was not done"
+        for host, path in self._files.items():
+            head = envelope("failure", run=path.parent.name, host=host, stage=stage, task="", check_mode=check_mode)
+            self._append(path, head, {"message": message, "unreachable": False, "handled": False})
+        self._reports()
+
+    def _reports(self) -> None:
         for directory in sorted({path.parent for path in self._files.values() if path.exists()}):
             self._report(directory)
 
