@@ -115,7 +115,7 @@ dimms:
   description:
     - Each slot (type 17), empty ones too.
     - C(locator), C(bank_locator), C(socket) (from 0), C(channel) (as the board names it), C(slot) (in the channel, from
-      1), C(channel_source) (how the channel was found), C(populated), C(size_bytes), C(type), C(technology), C(rank),
+      1), C(channel_source) (how the channel was found), C(populated), C(size_bytes), C(type), C(form_factor), C(technology), C(rank),
       C(total_width_bits), C(data_width_bits), C(ecc), C(speed_mts) (rated), C(configured_speed_mts),
       C(configured_voltage_volts), C(minimum_voltage_volts), C(maximum_voltage_volts), C(manufacturer), C(part_number),
       C(serial_number), C(mapped_start_bytes) (type 20).
@@ -123,6 +123,28 @@ dimms:
   type: list
   elements: dict
   sample: []
+other_memory:
+  description: >-
+    Memory that fills no DIMM slot, each with C(where) (V(HBM) in the processor's package, V(CXL)), C(locator), C(type), C(size_bytes).
+  returned: always
+  type: list
+  elements: dict
+  sample: []
+soldered:
+  description: Whether the memory is soldered (LPDDR, chips), so that there are no slots and no channel can be empty.
+  returned: always
+  type: bool
+  sample: false
+hypervisor:
+  description: The hypervisor that made the table up, V(null) on bare metal. Its DIMMs are then not judged, and no limit follows from them.
+  returned: always
+  type: str
+  sample: null
+kernel_memory_bytes:
+  description: What the kernel manages (C(MemTotal)), V(null) where it does not tell.
+  returned: always
+  type: int
+  sample: 540000000000
 sockets:
   description:
     - Each processor socket that has slots, but for one without a processor.
@@ -160,14 +182,15 @@ bandwidth_source:
 edac:
   description: >-
     C(available), C(reason) and C(controllers), each with C(name), C(driver), C(correctable) and C(uncorrectable) (counts
-    since C(seconds) ago) and C(dimms), those with errors (C(label), C(location), C(correctable), C(uncorrectable)).
+    since C(seconds) ago), C(correctable_without_place) and C(uncorrectable_without_place) (the part of them that the hardware could not
+    place), and C(dimms), those with errors (C(label), C(location), C(correctable), C(uncorrectable)).
   returned: always
   type: dict
   sample: {available: true, reason: "", controllers: []}
 measurements:
   description: >-
     For the action M(plumbline.plumbline.gate) - V(dimm_population), V(dimm_balance), V(dimm_configured_speed),
-    V(dram_bandwidth_limit), V(edac_uncorrectable_errors) and V(edac_correctable_errors).
+    V(dimm_ecc), V(memory_visible), V(dram_bandwidth_limit), V(edac_uncorrectable_errors) and V(edac_correctable_errors).
   returned: always
   type: list
   elements: dict

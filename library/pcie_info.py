@@ -28,6 +28,12 @@ options:
     type: str
     choices: [all, devices, none]
     default: all
+  expected_devices:
+    description:
+      - How many devices of a kind (V(gpu), V(nic), V(nvme)) there should be; a card with several functions counts once. A device that was
+        gone before the boot leaves no other trace.
+    type: dict
+    default: {}
 attributes:
   check_mode:
     description: Observes only, so check mode is the same as a normal run.
@@ -41,6 +47,7 @@ EXAMPLES = r"""
 - name: The links are known
   plumbline.plumbline.pcie_info:
     functions: devices
+    expected_devices: {gpu: 8, nvme: 8}
   become: true
   register: __survey_pcie_info
 
@@ -72,12 +79,13 @@ functions:
       V(null).
     - C(address), C(kind) (V(gpu), V(nic), V(nvme), V(bridge), V(display) or V(null)), C(vendor_id), C(device_id),
       C(class_code) (hexadecimal text), C(driver), C(numa_node), C(slot) (name of the physical slot), C(slot_number) (of a
-      port), C(port_type), C(physical_function) (of a virtual function), C(parent) (the bridge above), C(path) (all
+      port), C(slot_occupied) and C(slot_powered) (what the port's slot senses),
+      C(port_type), C(physical_function) (of a virtual function), C(parent) (the bridge above), C(path) (all
       bridges up to the root port), C(responsive) (false when the configuration space reads all ones),
       C(readable_bytes) (of the configuration space).
     - C(link) is the function's own end of its link - C(speed_gts), C(width), C(max_speed_gts), C(max_width),
       C(supported_speeds_gts), C(target_speed_gts), C(aspm_supported), C(aspm_enabled), C(active), C(training),
-      C(disabled), C(bandwidth_managed), C(bandwidth_autonomous), C(flit), C(port_number), C(offset) and C(source)
+      C(disabled), C(bandwidth_managed), C(bandwidth_autonomous), C(flit), C(retimers) (0 to 2), C(port_number), C(offset) and C(source)
       (V(config) or V(sysfs)). C(other_links) holds a second link capability where a device has two. Virtual functions and
       integrated endpoints have none.
     - C(max_payload_bytes), C(max_payload_supported_bytes), C(max_read_request_bytes), C(acs) (C(supported) and
@@ -113,7 +121,8 @@ devices:
 measurements:
   description: >-
     For the action M(plumbline.plumbline.gate) - V(pcie_link_width), V(pcie_link_speed), V(pcie_link_speed_unloaded),
-    V(pcie_uncorrectable_errors), V(pcie_correctable_errors) and V(pcie_bandwidth_limit).
+    V(pcie_uncorrectable_errors), V(pcie_correctable_errors), V(pcie_payload_mismatches), V(pcie_peer_detours),
+    V(pcie_untrained_slots), V(pcie_device_count) and V(pcie_bandwidth_limit).
   returned: always
   type: list
   elements: dict
@@ -127,9 +136,29 @@ measurements:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.pci_checks import COUNTED_KINDS
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.pci_measurements import pcie_measurements
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.pci_topology import pci_facts, readable
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.tree import Tree
+
+# The most devices that PCIe's bus numbers leave room for.
+_DEVICES_MAX = 256
+
+
+def _wrong_expectation(expected: dict[str, object]) -> str | None:
+    """One sentence when a kind is unknown or its number is none; a number may come as text from a template."""
+    for kind, number in expected.items():
+        if kind not in COUNTED_KINDS:
+            return f"expected_devices: expected the kinds {', '.join(COUNTED_KINDS)}, found {kind!r}: correct the name"
+        text = str(number)
+        if (
+            isinstance(number, bool)
+            or not (text.isascii() and text.isdigit())
+            or len(text) > 3
+            or int(text) > _DEVICES_MAX
+        ):
+            return f"expected_devices: expected 0 to {_DEVICES_MAX} for {kind}, found {number!r}: give the number of devices"
+    return None
 
 
 def main() -> None:
@@ -137,15 +166,19 @@ def main() -> None:
         argument_spec={
             "root": {"type": "path", "default": "/"},
             "functions": {"type": "str", "choices": ["all", "devices", "none"], "default": "all"},
+            "expected_devices": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
     tree = Tree(module.params["root"])
-    problem = tree.problem()
+    expected = module.params["expected_devices"] or {}
+    problem = tree.problem() or _wrong_expectation(expected)
     if problem:
         module.fail_json(msg=problem)
     facts = pci_facts(tree.root)
-    measurements = pcie_measurements(facts, tree.uptime_seconds())
+    measurements = pcie_measurements(
+        facts, tree.uptime_seconds(), {kind: int(number) for kind, number in expected.items()}
+    )
     facts["functions"] = readable(facts, module.params["functions"])
     module.exit_json(changed=False, measurements=measurements, **facts)
 

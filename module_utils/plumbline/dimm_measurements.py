@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-_SECONDS_PER_HOUR = 3600
+from .memory_checks import dimm_ecc, edac_measurements, memory_visible
+
 _LOOK = "dmidecode -t memory | grep -E 'Locator|Size|Speed'"
 
 
@@ -13,7 +14,7 @@ def dimm_measurements(facts: dict[str, Any]) -> list[dict[str, Any]]:
 
     `dimm_population` (channels) and `dimm_balance` (fraction) per socket, `dimm_configured_speed` (MT/s) once for
     all DIMMs that are alike in it, `dram_bandwidth_limit` (B/s) per socket and node,
-    `edac_uncorrectable_errors` (count) and `edac_correctable_errors` (1/h).
+    `memory_visible` (B) and `dimm_ecc` once, `edac_uncorrectable_errors` (count) and `edac_correctable_errors` (1/h).
     """
     modules = [dimm for dimm in facts["dimms"] if dimm["populated"]]
     if not facts["available"]:
@@ -21,12 +22,25 @@ def dimm_measurements(facts: dict[str, Any]) -> list[dict[str, Any]]:
         told = "error" if facts["table_present"] else "skipped"
         names = ("dimm_population", "dimm_configured_speed")
         found = [{"name": name, "scope": "node", told: facts["reason"]} for name in names]
-    elif not any(dimm["speed_mts"] or dimm["configured_speed_mts"] for dimm in modules):
-        reason = "no DIMM in the SMBIOS table tells its speed, as in the table that a hypervisor makes up"
+    elif reason := _not_applicable(facts, modules):
         found = [_skip(name, reason) for name in ("dimm_population", "dimm_configured_speed")]
     else:
         found = [*_population(facts), *_balance(facts["sockets"]), *_speeds(modules), *_limits(facts)]
-    return found + _edac(facts["edac"])
+        found += [*dimm_ecc(facts, modules), *memory_visible(facts)]
+    return found + edac_measurements(facts["edac"])
+
+
+def _not_applicable(facts: dict[str, Any], modules: list[dict[str, Any]]) -> str:
+    """Why a table that can be read says nothing of slots and channels; empty when it does."""
+    if facts["hypervisor"]:
+        return f"the hypervisor ({facts['hypervisor']}) makes up the SMBIOS table: its DIMMs are not those of the host"
+    if not modules and facts["other_memory"]:
+        held = sum(other["size_bytes"] or 0 for other in facts["other_memory"]) >> 30
+        kinds = " and ".join(sorted({other["where"] for other in facts["other_memory"]}))
+        return f"no DIMM is fitted: the memory is {held} GiB of {kinds}"
+    if not any(dimm["speed_mts"] or dimm["configured_speed_mts"] for dimm in modules):
+        return "no DIMM in the SMBIOS table tells its speed, as in the table that a hypervisor makes up"
+    return ""
 
 
 def _skip(name: str, reason: str) -> dict[str, Any]:
@@ -39,6 +53,8 @@ def _gigabytes(bytes_per_second: float) -> str:
 
 def _population(facts: dict[str, Any]) -> list[dict[str, Any]]:
     remedy = "name the channels of a socket in survey_memory_channels_per_socket"
+    if facts["soldered"]:
+        return [_skip("dimm_population", "the memory is soldered: no channel can be without its own")]
     if not facts["sockets"]:
         error = f"the sockets and channels of the DIMMs cannot be told from their locators: {remedy}"
         return [{"name": "dimm_population", "scope": "node", "error": error, "next_command": _LOOK}]
@@ -118,6 +134,7 @@ def _speeds(modules: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for dimm in modules:
         groups.setdefault((dimm["speed_mts"], dimm["configured_speed_mts"]), []).append(dimm)
     for (rated, configured), dimms in groups.items():
+        others = any(told for _, told in groups)
         names = [dimm["locator"] or f"handle {dimm['handle']:#06x}" for dimm in dimms]
         called = f"DIMM {names[0]}" if len(names) == 1 else f"DIMMs {', '.join(names[:4])}"
         called += f" and {len(names) - 4} more" if len(names) > 4 else ""
@@ -129,16 +146,27 @@ def _speeds(modules: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         if not rated or not configured:
             measurement["error"] = f"{called}: no {'rated' if not rated else 'configured'} speed in the SMBIOS table"
+            if rated and others:
+                measurement["cause"] = (
+                    "other DIMMs tell theirs: the firmware may have switched this one off (look at the BMC's event log)"
+                )
             measurement["next_command"] = _LOOK
         else:
             source = "rated speed of the DIMM (SMBIOS)" if len(names) == 1 else "rated speed of the DIMMs (SMBIOS)"
             measurement.update(value=configured, limit=rated, limit_source=source)
             if configured < rated:
                 verbs = ("is", "runs") if len(names) == 1 else ("are", "run")
-                measurement["cause"] = (
-                    f"{called} {verbs[0]} rated {rated} MT/s and {verbs[1]} at {configured}: a BIOS setting, two DIMMs in a "
-                    "channel, a slower DIMM beside, or the processor's own limit"
+                slower = [
+                    str(dimm["locator"])
+                    for dimm in modules
+                    if dimm["speed_mts"] and configured <= dimm["speed_mts"] < rated
+                ]
+                why = (
+                    f"the slower DIMM {', '.join(slower[:4])} holds the others back"
+                    if slower
+                    else "a BIOS setting, two DIMMs in a channel, or the processor's own limit"
                 )
+                measurement["cause"] = f"{called} {verbs[0]} rated {rated} MT/s and {verbs[1]} at {configured}: {why}"
                 measurement["next_command"] = _LOOK
         found.append(measurement)
     return found
@@ -159,38 +187,3 @@ def _limits(facts: dict[str, Any]) -> list[dict[str, Any]]:
         for scope, owner in scopes
         if owner["bandwidth_bytes_per_second"]
     ]
-
-
-def _edac(edac: dict[str, Any]) -> list[dict[str, Any]]:
-    if not edac["available"]:
-        return [_skip("edac_uncorrectable_errors", edac["reason"])]
-    found = []
-    for controller in edac["controllers"]:
-        scope = controller["name"]
-        for kind in ("uncorrectable", "correctable"):
-            measurement: dict[str, Any] = {"name": f"edac_{kind}_errors", "scope": scope}
-            count, seconds = controller[kind], controller["seconds"]
-            if count is None:
-                found.append({**measurement, "error": f"memory controller {scope} does not tell its {kind} errors"})
-                continue
-            hours = max((seconds or 0) / _SECONDS_PER_HOUR, 1.0)
-            where = ", ".join(
-                f"{dimm[kind]} at {dimm['label'] or dimm['location'] or dimm['name']}"
-                for dimm in controller["dimms"]
-                if dimm[kind]
-            )
-            per_hour = kind == "correctable"
-            measurement.update(
-                value=round(count / hours, 3) if per_hour else count,
-                unit="1/h" if per_hour else "count",
-                conditions={"count": count, "seconds": seconds, "driver": controller["driver"]},
-            )
-            if count:
-                measurement["cause"] = (
-                    f"memory controller {scope} counted {count} {kind} errors"
-                    + (f" ({where})" if where else "")
-                    + ": replace the DIMM"
-                )
-                measurement["next_command"] = f"grep . /sys/devices/system/edac/mc/{scope}/*/dimm_*e_count"
-            found.append(measurement)
-    return found

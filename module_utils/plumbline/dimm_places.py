@@ -34,6 +34,13 @@ _BANKS = (
         re.compile(_SOCKET + r"[ _-]CH(?:ANNEL)?[ _-]?(\d+)[ _-]D(?:IMM)?[ _-]?(\d+)$", re.I),
         lambda m: (m[1], m[2], int(m[3]) + 1),
     ),
+    # AMD as above, with the DIMM behind: P0 CHANNEL A DIMM 0. One socket: CHANNEL A DIMM0.
+    (
+        re.compile(r"^(?:P(\d+) )?CHANNEL ([A-Z]) DIMM ?(\d+)$", re.I),
+        lambda m: (m[1] or "0", m[2].upper(), int(m[3]) + 1),
+    ),
+    # Huawei's older firmware: _Node0_Channel0_Dimm0. The node is the socket.
+    (re.compile(r"^_?Node(\d+)_Channel(\d+)_Dimm(\d+)$", re.I), lambda m: (m[1], m[2], int(m[3]) + 1)),
 )
 
 # Locators that name the channel.
@@ -160,12 +167,20 @@ def _from_dell_sets(devices: list[dict[str, Any]], channels_per_socket: int) -> 
                 rounds[device["set"]] = rounds.get(device["set"], 0) + 1
             sizes = set(rounds.values())
             channels, source = (sizes.pop() if len(sizes) == 1 and None not in rounds else 0), "device set"
+        if not channels:
+            channels, source = _channels_by_count([device for _, device in numbered]), "slot order"
         for number, device in numbered:
             place = Place(socket, None, None, None)
             if channels:
                 place = Place(socket, str((number - 1) % channels + 1), (number - 1) // channels + 1, source)
             placed[device["handle"]] = place
     return placed
+
+
+def _channels_by_count(devices: list[dict[str, Any]]) -> int:
+    """Channels of a socket from the kind and number of its slots, 0 where more than one answer is possible."""
+    types = {device["type"] for device in devices if device["size_bytes"]}
+    return _CHANNELS_BY_SLOTS.get((types.pop() if len(types) == 1 else "", len(devices)), 0)
 
 
 def _from_numbers(smbios: dict[str, Any], channels_per_socket: int) -> dict[int, Place]:
@@ -190,10 +205,8 @@ def _from_numbers(smbios: dict[str, Any], channels_per_socket: int) -> dict[int,
         slots = {str(s + 1): plain[s * share : (s + 1) * share] for s in range(sockets)}
     placed = {}
     for socket, numbered_slots in slots.items():
-        types = {device["type"] for _, device in numbered_slots if device["size_bytes"]}
         count = len(numbered_slots)
-        inferred = _CHANNELS_BY_SLOTS.get((types.pop() if len(types) == 1 else "", count), 0)
-        channels = channels_per_socket or inferred
+        channels = channels_per_socket or _channels_by_count([device for _, device in numbered_slots])
         if channels and count % channels:
             channels = 0
         for index, (_, device) in enumerate(sorted(numbered_slots, key=lambda pair: pair[0])):

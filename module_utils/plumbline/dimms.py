@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from .dimm_devices import data_bits, slots_and_others, soldered, transfer_rates
 from .dimm_places import UNKNOWN, Place, place_slots
 from .edac import edac_facts
 from .limits import dram_channel_bandwidth
+from .node import hypervisor_type
 from .smbios import decode, parse_entry_point, parse_structures
 from .tree import Tree
 
 _TABLES = "/sys/firmware/dmi/tables"
-# A module of DDR carries 64 bits of data a transfer; the rest of its total width is for ECC. Some firmware counts it as data.
-_DDR_DATA_BITS = 64
 
 
 def dimm_facts(root: str = "/", channels_per_socket: int = 0) -> dict[str, Any]:
@@ -30,6 +30,8 @@ def dimm_facts(root: str = "/", channels_per_socket: int = 0) -> dict[str, Any]:
         "processors": [],
         "memory_arrays": [],
         "dimms": [],
+        "other_memory": [],
+        "soldered": False,
         "sockets": [],
         "mappings": [],
         "memory_bytes": None,
@@ -37,6 +39,8 @@ def dimm_facts(root: str = "/", channels_per_socket: int = 0) -> dict[str, Any]:
         "bandwidth_full_bytes_per_second": None,
         "bandwidth_source": "",
         "edac": edac_facts(tree),
+        "hypervisor": hypervisor_type(tree, _cpu_flags(tree)),
+        "kernel_memory_bytes": _kernel_memory(tree),
     }
     table, entry, reason = _read_tables(tree, facts["notes"])
     if table is None:
@@ -56,6 +60,25 @@ def dimm_facts(root: str = "/", channels_per_socket: int = 0) -> dict[str, Any]:
     facts["available"] = True
     _describe(facts, smbios, channels_per_socket)
     return facts
+
+
+def _cpu_flags(tree: Tree) -> dict[str, str]:
+    """The flags of the first processor, as `hypervisor_type` takes them; empty in a capture without /proc."""
+    # The first processor's part is enough: the whole file is long on a large machine, and slow to make.
+    raw = tree.raw("/proc/cpuinfo", 8192) or b""
+    for line in raw.decode("utf-8", "replace").splitlines():
+        if line.startswith("flags"):
+            return {"flags": line.partition(":")[2]}
+    return {}
+
+
+def _kernel_memory(tree: Tree) -> int | None:
+    """Bytes of memory that the kernel manages (MemTotal), `None` where it does not tell."""
+    words = (tree.text("/proc/meminfo") or "").split(maxsplit=3)
+    known = (
+        len(words) > 2 and words[0] == "MemTotal:" and words[1].isascii() and words[1].isdigit() and len(words[1]) < 20
+    )
+    return int(words[1]) * 1024 if known else None
 
 
 def _read_tables(tree: Tree, notes: list[str]) -> tuple[bytes | None, Any, str]:
@@ -80,16 +103,11 @@ def _read_tables(tree: Tree, notes: list[str]) -> tuple[bytes | None, Any, str]:
 
 
 def _describe(facts: dict[str, Any], smbios: dict[str, Any], channels_per_socket: int) -> None:
-    places = place_slots(smbios, channels_per_socket)
-    system_arrays = {array["handle"] for array in smbios["memory_arrays"] if array["system_memory"]}
-    devices = [
-        device
-        for device in smbios["memory_devices"]
-        # Flash and caches have arrays of their own; where arrays are missing every device counts.
-        if not system_arrays or device["array_handle"] in system_arrays or not smbios["memory_arrays"]
-    ]
-    if system_arrays and not devices:
-        devices = smbios["memory_devices"]
+    devices, facts["other_memory"] = slots_and_others(smbios)
+    facts["notes"] += transfer_rates(devices)
+    fitted = [device for device in devices if device["size_bytes"]]
+    facts["soldered"] = bool(fitted) and all(soldered(device) for device in fitted)
+    places = {} if facts["soldered"] else place_slots({**smbios, "memory_devices": devices}, channels_per_socket)
     mapped = {m["device_handle"]: m for m in smbios["device_mappings"]}
     keys = _socket_keys(places, devices)
     facts["dimms"] = [_dimm(device, places.get(device["handle"], UNKNOWN), keys, mapped) for device in devices]
@@ -120,11 +138,13 @@ def _dimm(device: dict[str, Any], place: Place, keys: list[str], mapped: dict[in
         "populated": None if device["size_bytes"] is None else device["size_bytes"] > 0,
         "size_bytes": device["size_bytes"],
         "type": device["type"],
+        "form_factor": device["form_factor"],
         "technology": technology,
         "rank": device["rank"],
         "total_width_bits": total,
-        "data_width_bits": _data_bits(device["type"], data),
-        "ecc": None if total is None or data is None else total > _data_bits(device["type"], data),
+        "data_width_bits": data_bits(device["type"], data),
+        # Some firmware has the two widths the wrong way round.
+        "ecc": None if total is None or data is None else max(total, data) > data_bits(device["type"], data),
         "speed_mts": device["speed_mts"],
         "configured_speed_mts": device["configured_speed_mts"],
         "configured_voltage_volts": device["configured_voltage_volts"],
@@ -139,17 +159,12 @@ def _dimm(device: dict[str, Any], place: Place, keys: list[str], mapped: dict[in
     }
 
 
-def _data_bits(kind: str | None, data: int | None) -> int:
-    if data is None or (kind or "").startswith("DDR"):
-        return _DDR_DATA_BITS
-    return data
-
-
 def _missing_slots(facts: dict[str, Any], devices: list[dict[str, Any]]) -> None:
     """An array that has more slots than the table describes: a module that is gone may have taken its entry along."""
     for array in facts["memory_arrays"]:
         described = sum(device["array_handle"] == array["handle"] for device in devices)
-        if array["system_memory"] and array["slots"] and described < array["slots"]:
+        described += sum(other["array_handle"] == array["handle"] for other in facts["other_memory"])
+        if array["system_memory"] and not array["cxl"] and array["slots"] and described < array["slots"]:
             facts["notes"].append(
                 f"memory array {array['handle']:#06x} has {array['slots']} slots, {described} are described"
             )
@@ -198,7 +213,7 @@ def _socket(
     known_speeds = [speed for speed in speeds if speed]
     bandwidth = _channels_bandwidth(used) if used else None
     slowest = min(known_speeds, default=None)
-    width = dram[0]["data_width_bits"] if dram else _DDR_DATA_BITS
+    width = dram[0]["data_width_bits"] if dram else data_bits("DDR", None)
     capacities = [sum(dimm["size_bytes"] for dimm in members) for members in used.values()]
     return {
         "socket": index,
@@ -243,7 +258,9 @@ def _count_channels(sockets: list[dict[str, Any]], channels_per_socket: int, not
                 f"socket {socket['socket']} shows {socket['channels']} channels and socket {most['socket']} {most['channels']}: "
                 "taken to be alike"
             )
-            gone = set(most["channel_names"]) - set(socket["channel_names"])
+            # Some boards go on with the letters at the next socket (A to H, I to P): then nobody knows which one is gone.
+            alike = set(socket["channel_names"]) <= set(most["channel_names"])
+            gone = set(most["channel_names"]) - set(socket["channel_names"]) if alike else set()
             socket["channels"] = most["channels"]
             socket["empty_channels"] = _natural(gone | set(socket["empty_channels"]))
         now, each = socket["bandwidth_bytes_per_second"], socket["channel_bandwidth_bytes_per_second"]
@@ -269,6 +286,14 @@ def _channels_bandwidth(used: dict[str, list[dict[str, Any]]]) -> float | None:
 
 def _total(facts: dict[str, Any]) -> None:
     sockets = facts["sockets"]
+    if facts["hypervisor"]:
+        # Its table is made up: what the host's memory can do follows from it no more than the DIMMs do.
+        for socket in sockets:
+            socket.update(bandwidth_bytes_per_second=None, bandwidth_full_bytes_per_second=None, bandwidth_source="")
+        return
+    if facts["soldered"]:
+        _soldered_total(facts)
+        return
     unplaced = any(dimm["populated"] and dimm["socket"] is None for dimm in facts["dimms"])
     if not sockets or unplaced:
         return
@@ -283,3 +308,19 @@ def _total(facts: dict[str, Any]) -> None:
         facts["bandwidth_source"] = (
             f"{len(sockets)} sockets x {sources.pop()}" if alike else " + ".join(sorted(sources))
         )
+
+
+def _soldered_total(facts: dict[str, Any]) -> None:
+    """Soldered packages are all there is: each adds its own data width, at its own speed."""
+    figures = [
+        (dimm["configured_speed_mts"] or dimm["speed_mts"], dimm["data_width_bits"])
+        for dimm in facts["dimms"]
+        if dimm["populated"]
+    ]
+    if not figures or not all(speed and width for speed, width in figures):
+        return
+    total = sum(dram_channel_bandwidth(speed, width) for speed, width in figures)
+    facts["bandwidth_bytes_per_second"] = facts["bandwidth_full_bytes_per_second"] = total
+    facts["bandwidth_source"] = (
+        f"{len(figures)} soldered packages, {sum(width for _, width in figures)} bits in all (SMBIOS)"
+    )

@@ -25,8 +25,10 @@ def edac_facts(tree: Tree) -> dict[str, Any]:
                 "driver": tree.text(f"{base}/mc_name"),
                 "correctable": correctable,
                 "uncorrectable": uncorrectable,
+                "correctable_without_place": tree.integer(f"{base}/ce_noinfo_count"),
+                "uncorrectable_without_place": tree.integer(f"{base}/ue_noinfo_count"),
                 "seconds": tree.integer(f"{base}/seconds_since_reset"),
-                "dimms": _dimms(tree, base),
+                "dimms": _dimms(tree, base) or _rows(tree, base),
             }
         )
     reason = "" if controllers else "no EDAC driver counts memory errors here; the BMC's event log may hold them"
@@ -50,5 +52,40 @@ def _dimms(tree: Tree, base: str) -> list[dict[str, Any]]:
                     "correctable": correctable,
                     "uncorrectable": uncorrectable,
                 }
+            )
+    return found
+
+
+def _rows(tree: Tree, base: str) -> list[dict[str, Any]]:
+    """The same from the older layout: chip-select rows, whose channels count corrected errors and carry the labels."""
+    found = []
+    for row in tree.names(base):
+        if not (row.startswith("csrow") and row[5:].isdigit()):
+            continue
+        path = f"{base}/{row}"
+        labels = []
+        for name in tree.names(path):
+            if not (name.startswith("ch") and name.endswith("_ce_count")):
+                continue
+            channel = name[: -len("_ce_count")]
+            label = tree.text(f"{path}/{channel}_dimm_label") or f"{row} {channel}"
+            labels.append(label)
+            correctable = tree.integer(f"{path}/{name}")
+            if correctable:
+                found.append(
+                    {
+                        "name": f"{row} {channel}",
+                        "label": label,
+                        "location": None,
+                        "correctable": correctable,
+                        "uncorrectable": 0,
+                    }
+                )
+        uncorrectable = tree.integer(f"{path}/ue_count")
+        if uncorrectable:
+            # A row's channels are read as one word: which of them failed is not known.
+            label = " or ".join(labels[:4]) or row
+            found.append(
+                {"name": row, "label": label, "location": None, "correctable": 0, "uncorrectable": uncorrectable}
             )
     return found

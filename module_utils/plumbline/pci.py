@@ -186,12 +186,15 @@ def parse_function(config: ConfigSpace) -> dict[str, Any]:
         "device_id": None if identity is None else identity >> 16,
         "class_code": None if class_word is None else class_word >> 8,
         "is_bridge": header is not None and header & 0x7F == 1,
-        "responsive": identity != 0xFFFFFFFF,
+        # A virtual function answers all ones for its ids alone: what does not answer at all has no class either.
+        "responsive": identity != 0xFFFFFFFF or class_word not in (None, 0xFFFFFFFF),
         "secondary_bus": None,
         "subordinate_bus": None,
         "readable_bytes": 0,
         "port_type": None,
         "slot_number": None,
+        "slot_occupied": None,
+        "slot_powered": None,
         "max_payload_bytes": None,
         "max_payload_supported_bytes": None,
         "max_read_request_bytes": None,
@@ -239,6 +242,10 @@ def _parse_express(config: ConfigSpace, offset: int, facts: dict[str, Any]) -> N
         slot = config.dword(offset + 0x14)
         if flags & 0x100 and port_type in DOWNSTREAM_FACING and slot is not None:
             facts["slot_number"] = slot >> 19
+            slot_control, slot_status = config.word(offset + 0x18), config.word(offset + 0x1A)
+            facts["slot_occupied"] = None if slot_status is None else bool(slot_status & 0x40)
+            # Without a power controller a slot always has power, and the control bit is reserved.
+            facts["slot_powered"] = slot_control is None or not (slot & 0x2 and slot_control & 0x400)
     if port_type is None or port_type in _LINKLESS:
         return
     link = _parse_link(config, offset, flags)
@@ -254,6 +261,7 @@ def _parse_link(config: ConfigSpace, offset: int, flags: int) -> dict[str, Any] 
     supported: list[float] = []
     target = None
     flit = False
+    retimers = 0
     if flags & 0xF >= 2:
         capability_2, control_2 = config.dword(offset + 0x2C), config.word(offset + 0x30)
         status_2 = config.word(offset + 0x32)
@@ -262,7 +270,9 @@ def _parse_link(config: ConfigSpace, offset: int, flags: int) -> dict[str, Any] 
             supported = [speed for bit, speed in enumerate(PCIE_SPEEDS_GTS) if capability_2 >> (bit + 1) & 1]
         if control_2 is not None:
             target = speed_of_code(control_2 & 0xF)
-        flit = bool(status_2 is not None and status_2 & 0x400)
+        if status_2 is not None:
+            flit = bool(status_2 & 0x400)
+            retimers = (status_2 >> 6 & 1) + (status_2 >> 7 & 1)
     return {
         "offset": offset,
         "port_number": capability >> 24,
@@ -281,6 +291,7 @@ def _parse_link(config: ConfigSpace, offset: int, flags: int) -> dict[str, Any] 
         "bandwidth_managed": bool(status & 0x4000),
         "bandwidth_autonomous": bool(status & 0x8000),
         "flit": flit,
+        "retimers": retimers,
         "source": "config",
     }
 

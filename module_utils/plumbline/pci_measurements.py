@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .limits import pcie_bandwidth_text
+from .pci_checks import tree_measurements
 
 # A link that saves power goes to the lowest speed; between that and the full speed it may be saving or trained down.
 _LOWEST_SPEED_GTS = 2.5
@@ -17,27 +18,40 @@ _HARMLESS_NONFATAL = ("UnsupReq",)
 _SECONDS_PER_HOUR = 3600
 
 
-def pcie_measurements(facts: dict[str, Any], uptime_seconds: float | None = None) -> list[dict[str, Any]]:
+def pcie_measurements(
+    facts: dict[str, Any], uptime_seconds: float | None = None, expected: dict[str, int] | None = None
+) -> list[dict[str, Any]]:
     """Measurements from what `pci_facts` found.
 
     `pcie_link_width` (lanes) and `pcie_link_speed` (GT/s) once per link, against what both ends can do;
     `pcie_link_speed_unloaded` in place of the latter where a GPU may be saving power at a middle speed;
-    `pcie_uncorrectable_errors` since boot and `pcie_correctable_errors` per hour; `pcie_bandwidth_limit` per device.
+    `pcie_uncorrectable_errors` since boot and `pcie_correctable_errors` per hour; `pcie_bandwidth_limit` per device;
+    and what `tree_measurements` says of the tree, with *expected* devices by kind.
     """
     functions = {function["address"]: function for function in facts["functions"]}
     links = [link for link in facts["links"] if link["devices_below"]]
     silent = [device for device in facts["devices"] if not device["responsive"]]
     if not links and not silent:
         reason = facts["reason"] or _without_links(facts["devices"])
-        return [_measurement(name, "node", skipped=reason) for name in ("pcie_link_width", "pcie_link_speed")]
+        found = [_measurement(name, "node", skipped=reason) for name in ("pcie_link_width", "pcie_link_speed")]
+        return found + tree_measurements(facts, expected or {})
     found = []
     for device in silent:
-        found += _silent(device, functions[device["address"]])
+        found += _silent(device, functions)
     for link in links:
         found += [_width(link, functions), _speed(link, functions)]
     found += _errors(links, functions, uptime_seconds)
+    found += tree_measurements(facts, expected or {})
     found += [_limit(device, facts["links"]) for device in facts["devices"] if device["limit_bytes_per_second"]]
     return found
+
+
+def link_under_load(
+    link: dict[str, Any], functions: dict[str, dict[str, Any]]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Speed and width of a link whose `speed_gts` and `width` were seen while a copy ran: there is no idling to excuse it."""
+    speed, width = _speed(link, functions, loaded=True), _width(link, functions)
+    return {**speed, "name": "pcie_link_speed_under_load"}, {**width, "name": "pcie_link_width_under_load"}
 
 
 def _measurement(name: str, scope: str, **fields: Any) -> dict[str, Any]:
@@ -50,14 +64,21 @@ def _without_links(devices: list[dict[str, Any]]) -> str:
     return f"no GPU, NIC or NVMe drive here has a PCIe link (virtual or integrated devices: {len(devices)})"
 
 
-def _silent(device: dict[str, Any], function: dict[str, Any]) -> list[dict[str, Any]]:
-    name = _NAMES[device["kind"]]
+def _silent(device: dict[str, Any], functions: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    name, function = _NAMES[device["kind"]], functions[device["address"]]
+    # The topmost bridge that is silent as well took all below along.
+    above = [address for address in function["path"] if not functions[address]["responsive"]]
     if function.get("power_state") == "D3cold":
         told = {"skipped": f"{name} {device['address']} sleeps in D3cold: its link is off to save power"}
     else:
         told = {
             "error": f"the configuration space of {name} {device['address']} reads all ones",
-            "cause": f"{name} {device['address']} fell off the bus: it lost power, or its link is down",
+            "cause": f"{name} {device['address']} fell off the bus: "
+            + (
+                f"the bridge {above[-1]} above it does not answer either, look there"
+                if above
+                else "it lost power, or its link is down"
+            ),
             "next_command": f"dmesg | grep -iE '{device['address']}|pcieport|xid'",
         }
     return [_measurement(metric, device["address"], **told) for metric in ("pcie_link_width", "pcie_link_speed")]
@@ -128,7 +149,7 @@ def _width(link: dict[str, Any], functions: dict[str, dict[str, Any]]) -> dict[s
     return found
 
 
-def _speed(link: dict[str, Any], functions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _speed(link: dict[str, Any], functions: dict[str, dict[str, Any]], *, loaded: bool = False) -> dict[str, Any]:
     name, title = "pcie_link_speed", _title(link, functions)
     common = {"unit": "GT/s", "conditions": _conditions(link, functions)}
     speed, limit, target = link["speed_gts"], link["max_speed_gts"], link["target_speed_gts"]
@@ -142,12 +163,12 @@ def _speed(link: dict[str, Any], functions: dict[str, dict[str, Any]]) -> dict[s
     if target is not None and target < limit:
         fields["cause"] = (
             f"{runs}: the port {link['port']} has target speed {_gts(target)} GT/s. "
-            "Look at the BIOS setting of the slot's speed, then reseat or replace the riser"
+            "Look at BIOS slot speed, then reseat or replace the riser"
         )
     else:
         asks = f", and the port {link['port']} asks for {_gts(target)}" if target is not None else ""
         fields["cause"] = f"{runs}{asks}: the link trained down. Reseat the card, then replace the riser or cable"
-        if _saves_power(link, functions):
+        if not loaded and _saves_power(link, functions):
             if speed <= _LOWEST_SPEED_GTS:
                 reason = (
                     f"{title} is idle at {_gts(speed)} of {_gts(limit)} GT/s, as a GPU that saves power is: "
@@ -197,7 +218,10 @@ def _errors(
     common = {"conditions": {"links": len(links), "functions_with_counters": counted}}
     if not uncorrectable:
         uncorrectable = [_measurement("pcie_uncorrectable_errors", "node", value=0, unit="count", **common)]
-    if not correctable and hours:
+    if not hours:
+        reason = "/proc/uptime does not tell how long these counters have counted"
+        correctable = [_measurement("pcie_correctable_errors", "node", skipped=reason)]
+    elif not correctable:
         correctable = [_measurement("pcie_correctable_errors", "node", value=0, unit="1/h", **common)]
     return uncorrectable + correctable
 

@@ -11,6 +11,7 @@ from .tree import Tree
 
 DEVICES = "/sys/bus/pci/devices"
 _SPEED = re.compile(r"^([0-9.]+) GT/s")
+_COUNT = re.compile(r"^[0-9]{1,20}$")
 _AER_FILES = ("correctable", "nonfatal", "fatal")
 
 
@@ -83,6 +84,7 @@ def _sysfs_links(tree: Tree, base: str) -> list[dict[str, Any]]:
             "bandwidth_managed": None,
             "bandwidth_autonomous": None,
             "flit": False,
+            "retimers": None,
             "source": "sysfs",
         }
     ]
@@ -106,7 +108,7 @@ def _aer(tree: Tree, base: str) -> dict[str, dict[str, int]] | None:
         counts = {}
         for line in text.splitlines():
             key, _, value = line.partition(" ")
-            if value.strip().isdigit() and (key.startswith("TOTAL_") or int(value)):
+            if _COUNT.match(value) and (key.startswith("TOTAL_") or int(value)):
                 counts["total" if key.startswith("TOTAL_") else key] = int(value)
         counts.setdefault("total", sum(counts.values()))
         counters[name] = counts

@@ -109,7 +109,8 @@ def _infer_port_types(functions: dict[str, dict[str, Any]]) -> None:
         ):
             return
         above = functions.get(function["parent"] or "")
-        if above is None:
+        # Intel's VMD shows its root ports below an endpoint of its own.
+        if above is None or not above["is_bridge"]:
             function["port_type"] = "root_port"
             return
         infer(above, depth + 1)

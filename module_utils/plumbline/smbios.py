@@ -38,8 +38,21 @@ _MEMORY_TYPES = {
     0x25: "MRDIMM",
 }
 _TECHNOLOGIES = {0x03: "DRAM", 0x04: "NVDIMM-N", 0x05: "NVDIMM-F", 0x06: "NVDIMM-P", 0x07: "persistent memory"}
+_FORM_FACTORS = {
+    0x03: "SIMM",
+    0x05: "chip",
+    0x09: "DIMM",
+    0x0B: "row of chips",
+    0x0C: "RIMM",
+    0x0D: "SODIMM",
+    0x0E: "SRIMM",
+    0x0F: "FB-DIMM",
+    0x10: "die",
+    0x11: "CAMM",
+}
 _ERROR_CORRECTION = {0x03: "none", 0x04: "parity", 0x05: "single-bit ECC", 0x06: "multi-bit ECC", 0x07: "CRC"}
 _USE_SYSTEM_MEMORY = 0x03
+_LOCATION_CXL = 0xA4
 _PROCESSOR_CENTRAL = 0x03
 
 
@@ -190,6 +203,7 @@ def _memory_array(structure: Structure) -> dict[str, Any]:
     capacity_bytes = wide if capacity == 0x80000000 else None if capacity is None else capacity * _KIB
     return {
         "system_memory": structure.number(0x05, 1) == _USE_SYSTEM_MEMORY,
+        "cxl": structure.number(0x04, 1) == _LOCATION_CXL,
         "error_correction": _ERROR_CORRECTION.get(structure.number(0x06, 1) or 0),
         "maximum_capacity_bytes": capacity_bytes or None,
         "slots": structure.number(0x0D, 2),
@@ -204,6 +218,7 @@ def _memory_device(structure: Structure) -> dict[str, Any]:
         "total_width_bits": _width(structure.number(0x08, 2)),
         "data_width_bits": _width(structure.number(0x0A, 2)),
         "size_bytes": _size(structure),
+        "form_factor": _FORM_FACTORS.get(structure.number(0x0E, 1) or 0),
         "set": device_set if device_set not in (0, 0xFF) else None,
         "locator": structure.text(0x10),
         "bank_locator": structure.text(0x11),

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-_CPU_LIST_PART = re.compile(r"^(\d+)(?:-(\d+)(?::(\d+)/(\d+))?)?$")
+_CPU_LIST_PART = re.compile(r"^([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9})/([0-9]{1,9}))?)?$")
 # The kernel's own ceiling (CONFIG_NR_CPUS); a corrupt list must not fill the memory.
 _CPUS_MAX = 65536
 
