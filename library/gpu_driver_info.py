@@ -11,6 +11,8 @@ short_description: Observe a node's NVIDIA driver, compare it with a wish, and m
 description:
   - Finds the GPUs on the PCI bus, so it needs no driver. Reads the loaded module, the module of the kernel that boots next, packages,
     module options, Secure Boot, C(nvidia-smi -q -x) (schemas v10 to v13) and the Xids in the kernel log of this boot.
+  - Without any option it needs no wish and measures the health of the GPUs of any machine - driver, ECC, repairs, infoROM, Xids, GPUs that
+    the driver lost, NVLink and its errors, the fabric of NVSwitches, PCIe replays.
   - Says what differs from the wish, what forbids to go on, and what to give to the package manager. Changes nothing.
 author:
   - The Plumbline founders
@@ -72,6 +74,10 @@ EXAMPLES = r"""
     version: "535"
     module_options: {NVreg_EnablePCIERelaxedOrderingMode: 1}
   register: driver
+
+- name: The GPUs of any machine are healthy
+  plumbline.plumbline.gpu_driver_info:
+  register: health
 
 - name: Nothing forbids to go on
   ansible.builtin.assert:
@@ -166,6 +172,10 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_
     measurements,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_driver_plan import DriverWish, make_plan
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.nvlink_health import (
+    ask_links,
+    link_measurements,
+)
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.tree import Tree
 
 ARGUMENT_SPEC: dict[str, Any] = {
@@ -218,6 +228,8 @@ def main() -> None:
     answer = ask_driver(runner)
     log = kernel_log(runner)
     measured = measurements(seen, answer, log, wish) if seen["gpus"] else absent("no NVIDIA device on the PCI bus")
+    if answer["smi"]:
+        measured += link_measurements(answer["smi"], ask_links(runner), seen["nvswitches"], tree.uptime_seconds())
     module.exit_json(changed=False, seen=seen, xids=log[0], measurements=measured, **plan, **answer)
 
 

@@ -72,6 +72,7 @@ def _gpu(gpu: ElementTree.Element) -> dict[str, Any]:
     power = "gpu_power_readings/current_power_limit"
     return {
         "address": normalise_address(address),
+        "uuid": _value(gpu, "uuid"),
         "name": _value(gpu, "product_name"),
         "architecture": _value(gpu, "product_architecture"),
         "gsp_firmware_version": _value(gpu, "gsp_firmware_version"),
@@ -90,6 +91,7 @@ def _gpu(gpu: ElementTree.Element) -> dict[str, Any]:
         "recovery_action": _value(gpu, "gpu_recovery_action"),
         "fabric_state": _value(gpu, "fabric/state"),
         "fabric_status": _value(gpu, "fabric/status"),
+        "pcie_replays": _integer(gpu, "pci/replay_counter"),
         "link_generation": _integer(gpu, link + "pcie_gen/current_link_gen"),
         "link_generation_maximum": _integer(gpu, link + "pcie_gen/max_link_gen"),
         "link_width": _lanes(gpu, link + "link_widths/current_link_width"),
