@@ -38,9 +38,46 @@ options:
         Settings by names that are the same for all vendors: C(memory_mode), C(pcie_link_speed), C(c_states), C(p_states),
         C(turbo), C(sriov), C(uncore_frequency), C(workload_profile), C(sub_numa), C(numa), C(above_4g_decoding), C(pcie_aspm),
         C(hyper_threading). The values are in C(docs/bios.md).
-      - Known vendors are IEIT (Inspur), Dell, HPE, Lenovo and Supermicro. The live registry decides which attribute is meant.
+      - >-
+        Known vendors are IEIT (Inspur), Dell, HPE, Lenovo and Supermicro, and what O(vendor_files) add. The live registry
+        decides which attribute is meant.
     type: dict
     default: {}
+  golden_file:
+    description:
+      - >-
+        A file on the controller with the attributes of a machine, as M(plumbline.plumbline.redfish_bios_snapshot) writes it,
+        to be put on this one. O(logical) and O(settings) win over it.
+      - >-
+        Left out, and named in RV(left_out) where they differ, are passwords, what belongs to one machine (serial number,
+        addresses, boot order), what starts an action, what is read-only or hidden, what this machine does not have, and what a
+        profile of the file sets itself.
+    type: path
+  golden_other_model:
+    description: >-
+      Whether the file may be of another model or registry. Values that this machine does not know are then left out. With
+      V(false) such a file is refused.
+    type: bool
+    default: false
+  vendor_files:
+    description:
+      - >-
+        YAML files on the controller with a site's own mappings from logical settings to attributes, of a new vendor or laid
+        over those that come with Plumbline (C(data/bios_vendors)). C(docs/bios.md) has their form.
+    type: list
+    elements: path
+    default: []
+  vendor_mappings:
+    description:
+      - >-
+        The mappings themselves. The action plugin of this module reads them from C(data/bios_vendors) and O(vendor_files)
+        on the controller, once for all hosts; what a task gives here is laid over them.
+    type: list
+    elements: dict
+    default: []
+  golden:
+    description: The content of O(golden_file). The action plugin reads it; a task may give it instead of a file.
+    type: dict
   unsupported:
     description: What a logical setting that this machine does not offer leads to.
     type: str
@@ -66,6 +103,20 @@ options:
       type of the present value.
     type: bool
     default: true
+  blocking_job:
+    description:
+      - What becomes of a configuration job of the BMC that keeps settings from being staged (Dell's queue takes one at a time).
+      - >-
+        V(wait) waits for one that runs, for O(blocking_job_wait_seconds), and refuses with its id where it waits for a
+        restart. V(refuse) always refuses. V(delete) deletes one that has not begun, with the values that it carries; a
+        running one is waited for, and one that is no BIOS configuration job is never deleted.
+    type: str
+    choices: [wait, refuse, delete]
+    default: wait
+  blocking_job_wait_seconds:
+    description: How long a running job is waited for, also with O(state=verified).
+    type: int
+    default: 300
   next_command:
     description: What to run where a setting did not take; goes into the measurements of O(state=verified).
     type: str
@@ -80,6 +131,8 @@ attributes:
 author:
   - The Plumbline founders
 seealso:
+  - module: plumbline.plumbline.redfish_bios_snapshot
+  - module: plumbline.plumbline.bios_diff
   - module: plumbline.plumbline.redfish_power
   - module: plumbline.plumbline.redfish_info
 """
@@ -109,6 +162,14 @@ EXAMPLES = r"""
     state: verified
   delegate_to: localhost
   register: applied
+
+- name: A machine is set like the one that was backed up
+  plumbline.plumbline.redfish_bios:
+    base_url: https://10.0.0.8
+    username: admin
+    password: "{{ bmc_password }}"
+    golden_file: golden/r750.json
+  delegate_to: localhost
 
 - name: They are what was asked for
   plumbline.plumbline.gate:
@@ -142,6 +203,16 @@ unlocked:
   returned: with O(state=staged)
   type: dict
   sample: {PowerProfile: CUSTOM}
+deleted_jobs:
+  description: Ids of the jobs that were deleted (in check mode, would be), with O(blocking_job=delete).
+  returned: with O(state=staged)
+  type: list
+  elements: str
+left_out:
+  description: Attributes of the golden file that differ on this machine and are not put on it, with the reason.
+  returned: success
+  type: dict
+  sample: {SerialNumber: it belongs to one machine}
 foreign_pending:
   description: Pending values that were not asked for and are still there.
   returned: success
@@ -174,54 +245,73 @@ settings_uri:
 measurements:
   description: >-
     One C(bios_setting) for each wanted attribute (C(value) applied, C(expected) wanted, C(cause) where they differ), skipped
-    ones for what the machine does not offer, and C(bios_pending_values), which is 0 after a restart that took everything.
+    ones for what the machine does not offer, C(bios_pending_values) and C(bios_jobs) (configuration jobs that have not ended),
+    both 0 after a restart that took everything.
   returned: with O(state=verified)
   type: list
   elements: dict
   sample: [{name: bios_setting, scope: TurboMode, value: Enabled, expected: Enabled}]
 """
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import redfish_module
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_golden import read_golden
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_operation import (
     Json,
     Request,
     stage_settings,
     verify_settings,
 )
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_vendor_data import checked, merged
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_client import RedfishClient
+
+OPTIONS: dict[str, Any] = {
+    "settings": {"type": "dict", "default": {}},
+    "logical": {"type": "dict", "default": {}},
+    "golden_other_model": {"type": "bool", "default": False},
+    "unsupported": {"type": "str", "choices": ["warn", "fail"], "default": "warn"},
+    "unlock": {"type": "bool", "default": False},
+    "foreign_pending": {"type": "str", "choices": ["keep", "clear", "refuse"], "default": "keep"},
+    "require_registry": {"type": "bool", "default": True},
+    "blocking_job": {"type": "str", "choices": ["wait", "refuse", "delete"], "default": "wait"},
+    "blocking_job_wait_seconds": {"type": "int", "default": 300},
+    "next_command": {"type": "str", "default": ""},
+}
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             **redfish_module.CONNECTION,
+            **OPTIONS,
             "state": {"type": "str", "choices": ["staged", "verified"], "default": "staged"},
-            "settings": {"type": "dict", "default": {}},
-            "logical": {"type": "dict", "default": {}},
-            "unsupported": {"type": "str", "choices": ["warn", "fail"], "default": "warn"},
-            "unlock": {"type": "bool", "default": False},
-            "foreign_pending": {"type": "str", "choices": ["keep", "clear", "refuse"], "default": "keep"},
-            "require_registry": {"type": "bool", "default": True},
-            "next_command": {"type": "str", "default": ""},
+            "golden_file": {"type": "path"},
+            "golden": {"type": "dict"},
+            "vendor_files": {"type": "list", "elements": "path", "default": []},
+            "vendor_mappings": {"type": "list", "elements": "dict", "default": []},
         },
         supports_check_mode=True,
     )
-    names = (
-        "settings",
-        "logical",
-        "unsupported",
-        "unlock",
-        "foreign_pending",
-        "require_registry",
-        "system_id",
-        "next_command",
-    )
-    request = Request(**{name: module.params[name] for name in names}, check_mode=module.check_mode)
+    parameters = module.params
 
     def work(client: RedfishClient) -> Json:
-        return (stage_settings if module.params["state"] == "staged" else verify_settings)(client, request)
+        given = enumerate(parameters["vendor_mappings"], 1)
+        golden = parameters["golden"]
+        request = Request(
+            **{name: parameters[name] for name in (*OPTIONS, "system_id")},
+            golden=None if golden is None else read_golden(golden, parameters["golden_file"] or "the option golden"),
+            vendors=merged([checked(mapping, f"vendor_mappings, item {number}") for number, mapping in given]),
+            check_mode=module.check_mode,
+        )
+        return (stage_settings if parameters["state"] == "staged" else verify_settings)(client, request)
 
+    if parameters["golden_file"] and parameters["golden"] is None:
+        module.fail_json(
+            msg="golden_file was given without its content: run the task by its full name plumbline.plumbline.redfish_bios,"
+            " whose action reads the file on the controller, or give golden"
+        )
     redfish_module.run(module, work)
 
 

@@ -7,9 +7,18 @@ by what the machine will be after it, not by what it is now.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .bios_registry import Condition, Dependency, Registry, Value
+from .bios_registry import Attribute, Condition, Dependency, Registry, Value
+
+# Properties of an attribute that a dependency may narrow, with the field that holds each.
+_BOUNDS = {
+    "LowerBound": "lower",
+    "UpperBound": "upper",
+    "ScalarIncrement": "step",
+    "MinLength": "min_length",
+    "MaxLength": "max_length",
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,11 @@ class Lock:
         """The reason for a sentence."""
         if self.dependency is not None:
             return f"locked while {self.dependency.text()}"
-        return "read-only in the registry" if self.prop == "ReadOnly" else "marked inactive (GrayOut) in the registry"
+        return {
+            "ReadOnly": "read-only in the registry",
+            "GrayOut": "marked inactive (GrayOut) in the registry",
+            "Hidden": "hidden in the registry, as what a machine's hardware does not offer is",
+        }[self.prop]
 
 
 def _property(registry: Registry, state: Mapping[str, Value], condition: Condition) -> tuple[bool, Value]:
@@ -33,7 +46,7 @@ def _property(registry: Registry, state: Mapping[str, Value], condition: Conditi
     attribute = registry.attributes.get(condition.attribute)
     if attribute is None:
         return False, None
-    static = {"ReadOnly": attribute.read_only, "GrayOut": attribute.gray_out}
+    static = {"ReadOnly": attribute.read_only, "GrayOut": attribute.gray_out, "Hidden": attribute.hidden}
     return condition.prop in static, static.get(condition.prop)
 
 
@@ -80,6 +93,7 @@ def locks(registry: Registry, state: Mapping[str, Value], name: str) -> list[Loc
     found: dict[str, list[Lock]] = {
         "ReadOnly": [Lock("ReadOnly", None)] if attribute and attribute.read_only else [],
         "GrayOut": [Lock("GrayOut", None)] if attribute and attribute.gray_out else [],
+        "Hidden": [Lock("Hidden", None)] if attribute and attribute.hidden else [],
     }
     for dependency in registry.dependencies:
         if dependency.target == name and dependency.prop in found and fires(registry, state, dependency):
@@ -87,7 +101,23 @@ def locks(registry: Registry, state: Mapping[str, Value], name: str) -> list[Loc
                 found[dependency.prop].append(Lock(dependency.prop, dependency))
             else:
                 found[dependency.prop] = []
-    return found["ReadOnly"] + found["GrayOut"]
+    return found["ReadOnly"] + found["GrayOut"] + found["Hidden"]
+
+
+def bounded(registry: Registry, state: Mapping[str, Value], name: str) -> tuple[Attribute, list[Dependency]]:
+    """An attribute with the bounds that firing dependencies give it in this state, and those dependencies."""
+    attribute = registry.attributes[name]
+    changes: dict[str, int] = {}
+    reasons = []
+    for dependency in registry.dependencies:
+        field = _BOUNDS.get(dependency.prop)
+        if field and dependency.target == name and fires(registry, state, dependency):
+            try:
+                changes[field] = int(dependency.value)
+            except (TypeError, ValueError):
+                continue
+            reasons.append(dependency)
+    return replace(attribute, **changes), reasons  # type: ignore[arg-type]
 
 
 def unlocking(registry: Registry, state: Mapping[str, Value], name: str) -> list[tuple[str, Value]]:

@@ -10,8 +10,9 @@ from typing import Any
 
 from .bios_registry import Condition, Dependency, Registry, SettingError, Value, listed, nearest
 from .bios_settings import BiosState
-from .bios_vendors import MAPS
+from .bios_vendor_data import requirements
 
+VendorMaps = Sequence[Mapping[str, Any]]
 # Supermicro: `CPUC6Report_3D22`, `EnhancedHaltState_C1E__3D23`.
 _BOARD_SUFFIX = re.compile(r"_+[0-9A-F]{4}$")
 
@@ -30,50 +31,56 @@ class Resolved:
     unsupported: dict[str, str] = field(default_factory=dict)
 
 
-def names() -> list[str]:
+def names(maps: VendorMaps) -> list[str]:
     """All logical settings that any vendor's data knows."""
-    return sorted({name for vendor in MAPS for name in vendor["logical"]})
+    return sorted({name for vendor in maps for name in vendor["logical"]})
 
 
-def values(name: str) -> list[str]:
+def values(maps: VendorMaps, name: str) -> list[str]:
     """All values that any vendor's data knows for a logical setting."""
-    found = {str(value) for vendor in MAPS for value in vendor["logical"].get(name, {})}
+    found = {str(value) for vendor in maps for value in vendor["logical"].get(name, {})}
     # Vendors without such an attribute have nothing to set, which is what "auto" asks for.
     return sorted(found | ({"auto"} if name == "pcie_link_speed" else set()))
 
 
-def vendor_maps(manufacturer: str) -> list[dict[str, Any]]:
+def vendor_maps(maps: VendorMaps, manufacturer: str) -> list[Mapping[str, Any]]:
     """The data of the machine's vendor; of all vendors where it is not known which one it is."""
     lower = manufacturer.strip().lower()
-    found = [vendor for vendor in MAPS if any(lower.startswith(word) for word in vendor["manufacturers"])]
-    return found or list(MAPS)
+    found = [vendor for vendor in maps if any(lower.startswith(word) for word in vendor["manufacturers"])]
+    return found or list(maps)
 
 
-def check(logical: Mapping[str, Any]) -> list[str]:
+def check(maps: VendorMaps, logical: Mapping[str, Any]) -> list[str]:
     """One sentence for each logical setting that no vendor knows, or whose value none knows; empty where all are sound."""
+    if logical and not maps:
+        return [
+            "logical settings were asked for without the vendors' mappings: run the task by its full name"
+            " plumbline.plumbline.redfish_bios, whose action reads them, or give vendor_mappings"
+        ]
     problems = []
+    known = names(maps)
     for name, value in logical.items():
-        if name not in names():
-            close = nearest(str(name), names())
-            hint = f'did you mean "{close[0]}"?' if close else f"expected one of {listed(names(), 20)}"
+        if name not in known:
+            close = nearest(str(name), known)
+            hint = f'did you mean "{close[0]}"?' if close else f"expected one of {listed(known, 20)}"
             problems.append(f'there is no logical BIOS setting "{name}": {hint}')
         elif isinstance(value, bool):
             problems.append(
                 f"the logical setting {name} got the boolean {str(value).lower()}, since YAML reads on, off, yes and no as"
-                f" booleans: write one of {listed(values(name))}"
+                f" booleans: write one of {listed(values(maps, name))}"
             )
-        elif str(value) not in values(name):
-            close = nearest(str(value), values(name))
+        elif str(value) not in values(maps, name):
+            close = nearest(str(value), values(maps, name))
             hint = f'; did you mean "{close[0]}"?' if close else ""
             problems.append(
-                f'the logical setting {name} has no value "{value}": expected one of {listed(values(name))}{hint}'
+                f'the logical setting {name} has no value "{value}": expected one of {listed(values(maps, name))}{hint}'
             )
     return problems
 
 
-def resolve(state: BiosState, logical: Mapping[str, Any], manufacturer: str) -> Resolved:
+def resolve(state: BiosState, all_maps: VendorMaps, logical: Mapping[str, Any], manufacturer: str) -> Resolved:
     """Choose the attributes for logical settings that `check` has found sound."""
-    maps = vendor_maps(manufacturer)
+    maps = vendor_maps(all_maps, manufacturer)
     result = Resolved(vendor=maps[0]["vendor"] if len(maps) == 1 else "")
     for name, value in logical.items():
         reasons: list[str] = []
@@ -138,13 +145,13 @@ def _fitting(state: BiosState, name: str, wanted: Sequence[Value]) -> Value | No
     return None
 
 
-def add_requirements(registry: Registry, state: BiosState, manufacturer: str) -> None:
+def add_requirements(registry: Registry, state: BiosState, all_maps: VendorMaps, manufacturer: str) -> None:
     """Give the registry the vendor's known locks for attributes that it describes without any of its own."""
-    maps = vendor_maps(manufacturer)
+    maps = vendor_maps(all_maps, manufacturer)
     if len(maps) != 1:
         return
-    with_locks = {d.target for d in registry.dependencies if d.prop in ("ReadOnly", "GrayOut")}
-    for pattern, needs in maps[0]["requires"].items():
+    with_locks = {d.target for d in registry.dependencies if d.prop in ("ReadOnly", "GrayOut", "Hidden")}
+    for pattern, needs in requirements(maps[0]).items():
         for name in matching(pattern, state):
             for trigger, value in needs.items():
                 known = trigger in state.applied and trigger in registry.attributes

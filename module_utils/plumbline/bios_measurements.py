@@ -56,7 +56,10 @@ def _cause(state: BiosState, desired: Mapping[str, Value], name: str, wanted: Va
     found = locks(registry, {**state.applied, **desired}, name) or locks(registry, state.applied, name)
     if found:
         return found[0].text()
-    return "the BIOS dropped the staged value, or it was changed since"
+    lockable = any(d.target == name and d.prop in ("ReadOnly", "GrayOut", "Hidden") for d in registry.dependencies)
+    # Some BIOS judge a lock by what was applied when the restart began.
+    second = "; where its profile became active with the same restart, it may take a second one" if lockable else ""
+    return f"the BIOS dropped the staged value, or it was changed since{second}"
 
 
 def pending_measurement(state: BiosState, reset_to_defaults: bool = False) -> Measurement:

@@ -55,6 +55,7 @@ class Attribute:
     display: str = ""
     read_only: bool = False
     gray_out: bool = False
+    hidden: bool = False
     options: tuple[Option, ...] = ()
     lower: int | None = None
     upper: int | None = None
@@ -274,6 +275,7 @@ def _attribute(entry: Mapping[str, Any]) -> Attribute:
         display=str(entry.get("DisplayName") or ""),
         read_only=bool(entry.get("ReadOnly")) or bool(entry.get("Immutable")),
         gray_out=bool(entry.get("GrayOut")),
+        hidden=bool(entry.get("Hidden")),
         options=options,
         lower=_number(entry.get("LowerBound")),
         upper=_number(entry.get("UpperBound")),

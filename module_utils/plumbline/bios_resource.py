@@ -26,6 +26,14 @@ class NoBiosError(RedfishError):
     """The machine shows no BIOS attributes."""
 
 
+class QueueBlockedError(RedfishError):
+    """The BMC takes no settings now, since a job or something pending stands in the way; nothing was written."""
+
+
+class TwoRestartsError(RedfishError):
+    """The BMC judges locks by what is applied, so that an unlocking setting must become active first; nothing was written."""
+
+
 @dataclass
 class BiosResource:
     """What was read: the documents with their addresses, and the state that they come to."""
@@ -45,6 +53,11 @@ class BiosResource:
     def manufacturer(self) -> str:
         """Who made the machine, as it says itself."""
         return str(self.system.get("Manufacturer") or "")
+
+    @property
+    def model(self) -> str:
+        """Its model, as it says itself."""
+        return str(self.system.get("Model") or "")
 
     @property
     def reset_to_defaults(self) -> bool:
@@ -164,11 +177,17 @@ def _locations(document: Json) -> list[str]:
     return found
 
 
-def stage(client: RedfishClient, bios: BiosResource, values: Mapping[str, Value]) -> Answer:
+def stage(
+    client: RedfishClient, bios: BiosResource, values: Mapping[str, Value], freed: Mapping[str, str] | None = None
+) -> Answer:
     """Write values to the settings object, to take effect at the next restart.
+
+    `freed` names attributes that only this very request unlocks, with what locks them now (`Plan.freed`).
 
     Raises:
         ConflictError: somebody else changed the settings since they were read; plan again.
+        QueueBlockedError: a job stands in the way.
+        TwoRestartsError: the BMC does not take freed attributes in the request that frees them.
         RedfishError: the BMC refused them.
     """
     if not bios.settings_uri:
@@ -188,20 +207,31 @@ def stage(client: RedfishClient, bios: BiosResource, values: Mapping[str, Value]
     except RedfishError as error:
         # Older IEIT firmware wants the bare attributes; only those that show them nested do.
         if error.status != 400 or not bios.nested:
-            raise _refused(client, bios, error) from None
+            raise _refused(client, bios, error, freed or {}) from None
         try:
             answer = client.patch(bios.settings_uri, dict(values), bios.settings_etag)
         except RedfishError as second:
-            raise _refused(client, bios, second) from None
+            raise _refused(client, bios, second, freed or {}) from None
     _follow(client, answer)
     return answer
 
 
-def _refused(client: RedfishClient, bios: BiosResource, error: RedfishError) -> RedfishError:
+def _refused(client: RedfishClient, bios: BiosResource, error: RedfishError, freed: Mapping[str, str]) -> RedfishError:
     text = str(error)
-    if error.status in (400, 409) and re.search(r"\b(job|task|pending|queue|in use)\b", text, re.IGNORECASE):
-        return RedfishError(
-            f"{text}; another configuration job seems to block the queue of {client.options.base_url}:"
+    # What the BMC said, without our own words and the address (Lenovo's ends in /Bios/Pending).
+    match = re.search(r'HTTP \d+ \("(.*)"\)', text, re.DOTALL)
+    said = match.group(1) if match else ""
+    named = [name for name in freed if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", said)]
+    if error.status in (400, 403, 409) and named:
+        return TwoRestartsError(
+            f"{text}; it judges {listed(named, 5)} by what is applied now (locked while {freed[named[0]]}) and not by what the"
+            " same request makes of it, so that two restarts are needed: ask for the unlocking setting alone, restart, and run"
+            " again for the rest; nothing was written",
+            error.status,
+        )
+    if error.status in (400, 409, 503) and re.search(r"\b(jobs?|tasks?|pending|queue|in use)\b", said, re.IGNORECASE):
+        return QueueBlockedError(
+            f"{text}; another configuration job seems to block the queue of {client.options.base_url}, but the BMC lists none:"
             " let it finish (a restart) or delete it, then run again",
             error.status,
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .bios_dependencies import Lock, implied, locks, unlocking
+from .bios_dependencies import Lock, bounded, implied, locks, unlocking
 from .bios_registry import Registry, SettingError, Value, listed, nearest
 
 # What to do with pending values that nobody asked for here.
@@ -64,6 +64,8 @@ class Plan:
     cleared: list[str] = field(default_factory=list)
     foreign: dict[str, Value] = field(default_factory=dict)
     unlocked: dict[str, Value] = field(default_factory=dict)
+    # What is locked now and only freed by this very request, with the reason.
+    freed: dict[str, str] = field(default_factory=dict)
     pending_after: dict[str, Value] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -182,7 +184,9 @@ def plan(
     companions = _companions(state, desired)
     foreign = {n: v for n, v in foreign.items() if n not in companions or not registry.same(n, v, companions[n])}
     kept = foreign if foreign_pending == KEEP else {}
-    problems = _locked(state, desired, kept) + _contradicted(state, desired, kept)
+    problems = (
+        _out_of_bounds(state, desired, kept) + _locked(state, desired, kept) + _contradicted(state, desired, kept)
+    )
     if foreign_pending == REFUSE and foreign:
         shown = listed([f"{name} = {value}" for name, value in sorted(foreign.items())])
         problems.append(
@@ -199,6 +203,10 @@ def plan(
             attribute = registry.attributes.get(name)
             result.write[name] = attribute.wire(value, live) if attribute else value
             result.changes.append(Change(name, live, state.pending.get(name), value))
+            if _needs_setting(state, name, value):
+                found = locks(registry, state.applied, name)
+                if found:
+                    result.freed[name] = found[0].text().removeprefix("locked while ")
     if foreign_pending == CLEAR:
         for name in sorted(foreign):
             result.write[name] = state.applied.get(name)
@@ -225,6 +233,25 @@ def _needs_setting(state: BiosState, name: str, value: Value) -> bool:
     """Whether the attribute must change at all: a lock does not matter for a value that is already there."""
     registry = state.registry or Registry()
     return not registry.same(name, state.applied.get(name), value)
+
+
+def _out_of_bounds(state: BiosState, desired: Mapping[str, Value], kept: Mapping[str, Value]) -> list[str]:
+    """Numbers and texts that the bounds of the resulting state do not allow: dependencies may narrow them."""
+    registry = state.registry
+    if registry is None:
+        return []
+    final = _final(state, desired, kept)
+    problems = []
+    for name, value in desired.items():
+        if name not in registry.attributes or not _needs_setting(state, name, value):
+            continue
+        narrowed, reasons = bounded(registry, final, name)
+        if reasons:
+            try:
+                narrowed.accept(value)
+            except SettingError as error:
+                problems.append(f"{error} (while {' and '.join(d.text() for d in reasons)})")
+    return problems
 
 
 def _locked(state: BiosState, desired: Mapping[str, Value], kept: Mapping[str, Value]) -> list[str]:

@@ -192,6 +192,15 @@ class RedfishClient:
         """Send a POST (an action)."""
         return self._answer(self._call("send an action to", uri, self._connector.post, uri, data=body))
 
+    def delete(self, uri: str) -> Answer:
+        """Delete a resource; one that is gone already is no error."""
+        try:
+            return self._answer(self._call("delete", uri, self._connector.delete, uri))
+        except RedfishError as error:
+            if error.status != 404:
+                raise
+            return Answer(error.status, {})
+
     def patch(self, uri: str, body: Json, etag: str = "") -> Answer:
         """Change a resource that was read with `etag`.
 

@@ -26,9 +26,10 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios
     is_nested,
     plan,
 )
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_vendors import MAPS
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_vendor_files import load_mappings
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import judge_all
 
+MAPS = load_mappings()
 RULES = {"bios_setting": {"kind": "equals"}, "bios_pending_values": {"kind": "equals"}}
 
 
@@ -153,18 +154,20 @@ def test_an_attribute_that_vanished_is_unknown_and_an_unsupported_one_is_skipped
 
 
 def test_logical_settings_come_to_attributes_and_what_is_not_there_is_unsupported() -> None:
-    found = bios_logical.resolve(machine(), {"turbo": "disabled", "sriov": "enabled"}, "IEIT")
+    found = bios_logical.resolve(machine(), MAPS, {"turbo": "disabled", "sriov": "enabled"}, "IEIT")
     assert found.settings == {"TurboMode": "Disabled"}
     assert found.sources == {"turbo": ["TurboMode"]}
     assert "SriovSupport" in found.unsupported["sriov"]
 
 
 def test_an_unknown_vendor_is_served_by_whatever_fits_its_registry() -> None:
-    assert bios_logical.resolve(machine(), {"turbo": "disabled"}, "Somebody").settings == {"TurboMode": "Disabled"}
+    assert bios_logical.resolve(machine(), MAPS, {"turbo": "disabled"}, "Somebody").settings == {
+        "TurboMode": "Disabled"
+    }
 
 
 def test_misspelt_logical_names_values_and_booleans_are_explained() -> None:
-    problems = bios_logical.check({"turob": "enabled", "turbo": True, "numa": "enable", "c_states": "disabled"})
+    problems = bios_logical.check(MAPS, {"turob": "enabled", "turbo": True, "numa": "enable", "c_states": "disabled"})
     assert len(problems) == 3
     assert 'did you mean "turbo"?' in problems[0]
     assert "YAML reads" in problems[1]
@@ -174,7 +177,7 @@ def test_misspelt_logical_names_values_and_booleans_are_explained() -> None:
 def test_a_vendor_s_known_locks_count_where_the_registry_says_nothing() -> None:
     state = machine()
     assert state.registry is not None
-    bios_logical.add_requirements(state.registry, state, "Inspur")
+    bios_logical.add_requirements(state.registry, state, MAPS, "Inspur")
     with pytest.raises(RefusedSettingsError, match="PowerProfile"):
         plan(state, {"C6Enable": "Disabled"})
     assert plan(state, {"C6Enable": "Disabled"}, unlock=True).write == {
@@ -186,7 +189,7 @@ def test_a_vendor_s_known_locks_count_where_the_registry_says_nothing() -> None:
 def test_every_logical_value_of_every_vendor_has_candidates_or_is_absent() -> None:
     for vendor in MAPS:
         for name, values in vendor["logical"].items():
-            assert name in bios_logical.names()
+            assert name in bios_logical.names(MAPS)
             for value, candidates in values.items():
                 assert candidates, (vendor["vendor"], name, value)
                 for candidate in candidates:
@@ -212,6 +215,6 @@ def test_the_documentation_names_every_logical_setting_with_its_values() -> None
 def test_the_role_offers_every_logical_setting_with_its_values() -> None:
     text = (Path(__file__).parents[2] / "roles" / "bios" / "meta" / "argument_specs.yml").read_text()
     options = yaml.safe_load(text)["argument_specs"]["main"]["options"]["bios_logical"]["options"]
-    assert set(options) == set(bios_logical.names())
+    assert set(options) == set(bios_logical.names(MAPS))
     for name, option in options.items():
-        assert set(option["choices"]) == set(bios_logical.values(name)), name
+        assert set(option["choices"]) == set(bios_logical.values(MAPS, name)), name

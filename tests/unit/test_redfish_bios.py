@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import bios_resource
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_jobs import BlockedError
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_operation import (
     Request,
     stage_settings,
@@ -20,7 +21,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redf
 from lab.bmc.testing import RunningBmc, running
 from tests.unit.redfish_support import login
 
-RULES = {"bios_setting": {"kind": "equals"}, "bios_pending_values": {"kind": "equals"}}
+RULES = {name: {"kind": "equals"} for name in ("bios_setting", "bios_pending_values", "bios_jobs")}
 RECOMMENDED = {
     "workload_profile": "custom",
     "memory_mode": "optimized",
@@ -209,10 +210,10 @@ def test_another_writer_between_reading_and_writing_leads_to_a_new_plan(
     intrusions = [{"LlcPrefetchEnable": "Enabled"}]
     real = bios_resource.stage
 
-    def intruded(client: Any, bios: Any, values: Any) -> Any:
+    def intruded(client: Any, bios: Any, values: Any, freed: Any) -> Any:
         if intrusions:
             bmc.inject("stale_pending", attributes=intrusions.pop())
-        return real(client, bios, values)
+        return real(client, bios, values, freed)
 
     operation = "ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_operation.stage"
     monkeypatch.setattr(operation, intruded)
@@ -246,7 +247,9 @@ def test_a_stuck_job_of_dell_is_found_after_the_restart() -> None:
 def test_nothing_is_queued_behind_a_job_of_dell_that_blocks_it() -> None:
     with running("dell-r750") as bmc:
         stage(bmc, settings={"SriovGlobalEnable": "Enabled"})
-        with pytest.raises(RedfishError, match="another configuration job seems to block the queue"):
+        with pytest.raises(
+            BlockedError, match=r"job JID_700000000001 \(Configure: BIOS.* state Scheduled.* waits for a restart"
+        ):
             stage(bmc, settings={"LogicalProc": "Disabled"})
         assert bmc.pending == {"SriovGlobalEnable": "Enabled"}
 

@@ -14,13 +14,15 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios
     stage_settings,
     verify_settings,
 )
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_vendor_files import load_mappings
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import judge_all
 
 from lab.bmc import profile as profiles
 from lab.bmc.testing import RunningBmc, running
 from tests.unit.redfish_support import login
 
-RULES = {"bios_setting": {"kind": "equals"}, "bios_pending_values": {"kind": "equals"}}
+RULES = {name: {"kind": "equals"} for name in ("bios_setting", "bios_pending_values", "bios_jobs")}
+VENDORS = load_mappings()
 # What is asked for: in each case something that the machine is not set to when it leaves the factory.
 USUAL = {
     "memory_mode": "mirrored",
@@ -102,13 +104,13 @@ def change_back(bmc: RunningBmc, before: dict[str, Any], sent: dict[str, Any], p
 
 def vendor(profile: str) -> str:
     """The vendor whose names the collection uses for a machine (Inspur's are IEIT's)."""
-    return str(bios_logical.vendor_maps(profiles.load(profile).data["system"]["Manufacturer"])[0]["vendor"])
+    return str(bios_logical.vendor_maps(VENDORS, profiles.load(profile).data["system"]["Manufacturer"])[0]["vendor"])
 
 
 def test_the_table_covers_every_profile_and_every_logical_setting() -> None:
     assert set(DIFFERENT) == set(profiles.available())
     assert len({vendor(profile) for profile in DIFFERENT}) == 5
-    assert sorted(SETTINGS) == bios_logical.names()
+    assert sorted(SETTINGS) == bios_logical.names(VENDORS)
     assert len(SETTINGS) == 13
     offered = {(vendor(profile), name) for profile, name in [*((one, two) for one, two, _ in CASES), *FULFILLED]}
     missing = {(one, name) for one, _ in offered for name in SETTINGS} - offered
@@ -151,7 +153,7 @@ def test_a_setting_is_applied_verified_and_changed_back(profile: str, name: str,
 @pytest.mark.parametrize(("profile", "name"), NOT_OFFERED)
 def test_what_a_machine_does_not_offer_is_said_and_nothing_is_written(profile: str, name: str) -> None:
     with running(profile) as bmc:
-        for value in bios_logical.values(name):
+        for value in bios_logical.values(VENDORS, name):
             result = stage(bmc, logical={name: value}, unlock=True)
             assert result["changed"] is False
             fulfilled = FULFILLED.get((profile, name)) == value
