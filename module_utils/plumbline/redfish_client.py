@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .redfish_connection import ROOT, ConflictError, ConnectionOptions, RedfishError, explain
+from .redfish_document import address, items, mapping, text
 
 Json = dict[str, Any]
 # What a BMC answers for a resource or a method that it lists but does not serve.
@@ -143,7 +144,7 @@ class RedfishClient:
         """All members of a collection, with one request where the BMC can expand them."""
         if not collection_uri:
             return []
-        expand = (self.root.get("ProtocolFeaturesSupported") or {}).get("ExpandQuery") or {}
+        expand = mapping(self.root, "ProtocolFeaturesSupported", "ExpandQuery")
         if expand.get("NoLinks") and "?" not in collection_uri:
             try:
                 expanded = self.get(f"{collection_uri}?$expand=.($levels=1)")
@@ -151,17 +152,19 @@ class RedfishClient:
                 if not error.status:
                     raise
                 expanded = {}
-            found = [member for member in expanded.get("Members") or [] if isinstance(member, dict)]
+            found = items(expanded, "Members")
             # Some BMCs say that they expand and return bare links.
             if found and all(len(member) > 1 for member in found) and "Members@odata.nextLink" not in expanded:
                 return found
         result: list[Json] = []
-        next_uri: str | None = collection_uri
-        while next_uri:
+        next_uri: str = collection_uri
+        seen: set[str] = set()
+        while next_uri and next_uri not in seen:
+            seen.add(next_uri)
             page = self.get_optional(next_uri)
-            uris = [member.get("@odata.id") for member in page.get("Members") or [] if isinstance(member, dict)]
+            uris = [address(member) for member in items(page, "Members")]
             result += [document for document in map(self.get_optional, uris) if document]
-            next_uri = page.get("Members@odata.nextLink")
+            next_uri = text(page, "Members@odata.nextLink")
         return result
 
     def system(self, identity: str = "") -> Json:
@@ -172,8 +175,8 @@ class RedfishClient:
         """
         bmc = f"The BMC at {self.options.base_url}"
         collection = link(self.root, "Systems")
-        members = self.get_optional(collection).get("Members") or []
-        uris = {str(m["@odata.id"]).rstrip("/").rsplit("/", 1)[-1]: str(m["@odata.id"]) for m in members}
+        members = [address(member) for member in items(self.get_optional(collection), "Members")]
+        uris = {uri.rstrip("/").rsplit("/", 1)[-1]: uri for uri in members if uri}
         if not uris:
             raise RedfishError(f"{bmc} lists no computer system under {collection or ROOT}: is it a server's BMC?")
         if identity and identity not in uris:
