@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
@@ -12,6 +13,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.evid
     envelope,
     evidence_path,
 )
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.fleet import hardware_class
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import Check, judge_all, worst
 
 
@@ -27,21 +29,37 @@ class ActionModule(ActionBase):
             {"measurements": {"type": "raw", "required": True}, "rules": {"type": "dict", "default": {}}}
         )
         variables = task_vars or {}
-        rules = effective_rules(
+        checks = judge_all(plain(options["measurements"]), self.rules(variables, plain(options["rules"])))
+        result.update(self.conclude(checks, variables))
+        return result
+
+    def rules(self, variables: dict[str, Any], more: Any) -> dict[str, Any]:
+        """Return the rules that count for a host, those of the task (``more``) above all."""
+        return effective_rules(
             self._variable(variables, "gates_rules", {}),
             self._variable(variables, "gates_rules_overrides", {}),
             self._variable(variables, "gates_slo", None),
-            plain(options["rules"]),
+            more,
         )
-        checks = judge_all(plain(options["measurements"]), rules)
-        host, stage = str(variables.get("inventory_hostname", "")), self._text(variables, "plumbline_stage", "none")
+
+    def evidence(self, variables: dict[str, Any]) -> Path:
+        """Return the file of a host's evidence in this run."""
+        host = str(variables.get("inventory_hostname", ""))
         run, artifacts = self._text(variables, "plumbline_run_id"), self._text(variables, "plumbline_artifacts_dir")
-        path = evidence_path(artifacts, run, host)
+        return evidence_path(artifacts, run, host)
+
+    def conclude(self, checks: list[Check], variables: dict[str, Any]) -> dict[str, Any]:
+        """Keep the evidence of checks and return what the task tells of them."""
+        host, stage = str(variables.get("inventory_hostname", "")), self._text(variables, "plumbline_stage", "none")
+        path, run = self.evidence(variables), self._text(variables, "plumbline_run_id")
         head = envelope(
             "check", run=run, host=host, stage=stage, task=self._task.get_name(), check_mode=bool(self._task.check_mode)
         )
         if endpoint := self._variable(variables, "serving_endpoint", ""):
             head["endpoint"] = str(endpoint)
+        # As they were set, without templating: the survey of a large machine has tens of thousands of values.
+        if hardware := plain(hardware_class(variables.get("survey_node"), variables.get("survey_pcie"))):
+            head["hardware"] = hardware
         try:
             append(path, [{**head, **check.record()} for check in checks])
         except OSError as error:
@@ -51,16 +69,16 @@ class ActionModule(ActionBase):
             ) from None
         # Samples stay in the evidence: thousands of numbers would only fill the screen and the registered variable.
         records = [{key: value for key, value in check.record().items() if key != "samples"} for check in checks]
-        result.update(
-            changed=False,
-            status=worst(check.status for check in checks),
-            checks=records,
-            evidence=str(path),
-            stage=stage,
-        )
         failed = [check for check in checks if check.failed]
-        result.update(failed=bool(failed), msg=_message(stage, checks, failed))
-        return result
+        return {
+            "changed": False,
+            "status": worst(check.status for check in checks),
+            "checks": records,
+            "evidence": str(path),
+            "stage": stage,
+            "failed": bool(failed),
+            "msg": _message(stage, checks, failed),
+        }
 
     def _variable(self, variables: dict[str, Any], name: str, default: Any) -> Any:
         return plain(self._templar.template(variables[name])) if name in variables else default

@@ -53,7 +53,7 @@ author:
   - The Plumbline founders
 """
 
-_GATES = frozenset({"gate", "plumbline.plumbline.gate"})
+_GATES = frozenset({"gate", "plumbline.plumbline.gate", "fleet_gate", "plumbline.plumbline.fleet_gate"})
 _COLORS = {"OK": C.COLOR_OK, "WARN": C.COLOR_WARN, "SKIPPED": C.COLOR_SKIP, NOT_JUDGED: C.COLOR_SKIP}
 
 

@@ -50,7 +50,7 @@ author:
   - The Plumbline founders
 """
 
-GATES = frozenset({"gate", "plumbline.plumbline.gate"})
+GATES = frozenset({"gate", "plumbline.plumbline.gate", "fleet_gate", "plumbline.plumbline.fleet_gate"})
 _DEBUG = frozenset({"debug", "ansible.builtin.debug", "ansible.legacy.debug"})
 _PAUSE = frozenset({"pause", "ansible.builtin.pause", "ansible.legacy.pause"})
 _COLORS = {

@@ -14,7 +14,6 @@ description:
     C(plumbline_artifacts_dir)/C(plumbline_run_id)/C(inventory_hostname).jsonl on the controller.
   - Fails the host when a check is CRITICAL or UNKNOWN, with a line for each that says what was measured and required,
     the probable cause and the next command.
-  - Runs on the controller and does not connect to the host.
 author:
   - The Plumbline founders
 options:
@@ -26,27 +25,8 @@ options:
       - An empty list is UNKNOWN, because nothing was measured.
     type: raw
     required: true
-  rules:
-    description:
-      - Rules for this task alone, by the name of the measurement; they amend those of C(gates_rules).
-    type: dict
-    default: {}
-attributes:
-  check_mode:
-    description: Can run in check mode and judge without changing anything.
-    support: full
-    details:
-      - It changes nothing on the host in any mode. In check mode the evidence, which is the controller's own record, is
-        written too, with C(check_mode=true) in every record.
-  diff_mode:
-    description: Will return what has changed in diff mode.
-    support: N/A
-    details:
-      - A judgement changes nothing.
-seealso:
-  - name: Gates
-    description: The kinds of rules, the statuses and how a failure reads.
-    link: https://plumbline.invalid/plumbline/docs/gates.md
+extends_documentation_fragment:
+  - plumbline.plumbline.gates
 """
 
 EXAMPLES = r"""

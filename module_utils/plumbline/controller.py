@@ -36,8 +36,8 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 - one line a type reads best
 def effective_rules(rules: Any, overrides: Any, slo: Any, task_rules: Any) -> dict[str, Any]:
     """Return the rules that count: the SLO's, then ``gates_rules``, then a site's overrides, then the task's own.
 
-    An override changes single options of a rule and keeps the others. What is malformed is left as it is: the judge
-    makes UNKNOWN of it, and ``preflight`` has refused it long before.
+    An override changes single options of a rule and keeps the others, and single classes of ``floors`` likewise. What
+    is malformed is left as it is: the judge makes UNKNOWN of it, and ``preflight`` has refused it long before.
     """
     merged: dict[str, Any] = {}
     if isinstance(slo, Mapping) and not validate_slo(slo):
@@ -51,6 +51,8 @@ def effective_rules(rules: Any, overrides: Any, slo: Any, task_rules: Any) -> di
             base = merged.get(name)
             if isinstance(base, Mapping) and isinstance(rule, Mapping) and rule.get("kind") in (None, base.get("kind")):
                 merged[name] = {**base, **rule}
+                if isinstance(base.get("floors"), Mapping) and isinstance(rule.get("floors"), Mapping):
+                    merged[name]["floors"] = {**base["floors"], **rule["floors"]}
             else:  # another kind of rule has other options: a replacement, not an amendment
                 merged[name] = rule
     return merged

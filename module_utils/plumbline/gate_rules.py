@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,13 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
 KINDS: Mapping[str, frozenset[str]] = {
-    "fraction_of_limit": frozenset({"warn", "fail", "when_unlimited", "believable"}),
+    "fraction_of_limit": frozenset(
+        {"warn", "fail", "when_unlimited", "believable", "floors", "class_by", "without_floor"}
+    ),
+    "minimum_by_class": frozenset({"floors", "class_by", "without_floor"}),
+    "fleet_median": frozenset(
+        {"of", "better", "warn", "fail", "warn_deviations", "fail_deviations", "minimum_hosts", "earlier_days"}
+    ),
     "minimum": frozenset({"warn", "fail"}),
     "maximum": frozenset({"warn", "fail"}),
     "equals": frozenset({"expected"}),
@@ -20,16 +27,34 @@ KINDS: Mapping[str, frozenset[str]] = {
 }
 """Each kind of rule with the options that only it has."""
 
+LINK_CLASS = "link_class"
+"""The field of a measurement, or of its conditions, by which floors are told apart unless a rule says another."""
+
+DEFAULT_MINIMUM_HOSTS = 5
+"""How many other hosts a host is compared with at least: of fewer, one that is off moves the median."""
+DEFAULT_EARLIER_DAYS = 30
+"""How old the evidence of an earlier run may be that stands in for hosts of this one."""
+
 COMMON_OPTIONS = frozenset({"kind", "unit", "severity", "repeat", "title", "cause", "next_command"})
 _TEXTS = ("unit", "title", "cause", "next_command")
 _BOUNDED = frozenset({"fraction_of_limit", "minimum", "maximum"})
+_FEWEST_HOSTS = 2  # a median of one is that one
 
 
 def validate_rules(rules: Any) -> list[str]:
     """Return a sentence for each thing that is wrong with a mapping of rules."""
     if not isinstance(rules, Mapping):
         return [f"gates_rules: a mapping of measurement names to rules was expected, {type(rules).__name__} was found"]
-    return [problem for name, rule in rules.items() for problem in validate_rule(str(name), rule)]
+    problems = [problem for name, rule in rules.items() for problem in validate_rule(str(name), rule)]
+    for name, rule in rules.items():
+        if not isinstance(rule, Mapping) or rule.get("kind") != "fleet_median" or not isinstance(rule.get("of"), str):
+            continue
+        of = rules.get(rule["of"])
+        if not isinstance(of, Mapping) or of.get("kind") == "fleet_median":
+            near = get_close_matches(rule["of"], [str(key) for key in rules if key != name], 1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            problems.append(f"gate rule {name}: no measurement that a rule judges is called {rule['of']}{hint}")
+    return problems
 
 
 def validate_rule(name: str, rule: Any) -> list[str]:
@@ -57,6 +82,10 @@ def validate_rule(name: str, rule: Any) -> list[str]:
         problems.append(f"{where}: severity must be critical or warn, '{rule['severity']}' was found")
     if kind in _BOUNDED:
         problems += _bounds(where, kind, rule)
+    if kind == "minimum_by_class" or "floors" in rule:
+        problems += _floors(where, kind, rule)
+    if kind == "fleet_median":
+        problems += _fleet(where, rule)
     if "repeat" in rule:
         problems += _repeat(where, rule["repeat"])
     return problems
@@ -66,9 +95,9 @@ def _bounds(where: str, kind: str, rule: Mapping[str, Any]) -> list[str]:
     if "fail" not in rule:
         return [f"{where}: the option fail is missing; it says from where on the check is CRITICAL"]
     problems = [
-        f"{where}: {option} must be a finite number, '{rule[option]}' was found"
+        problem
         for option in ("warn", "fail", "believable")
-        if option in rule and not is_number(rule[option])
+        if option in rule and (problem := _no_number(f"{where}: {option}", rule[option]))
     ]
     if problems:
         return problems
@@ -88,6 +117,84 @@ def _bounds(where: str, kind: str, rule: Mapping[str, Any]) -> list[str]:
     if kind != "maximum" and warn < fail:
         problems.append(f"{where}: warn {warn} lies beyond fail {fail}; above a minimum, warn must not be under fail")
     return problems
+
+
+def _floors(where: str, kind: str, rule: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with floors by class: ``{"32 GT/s x16": {warn: .., fail: ..}}``."""
+    floors = rule.get("floors")
+    if not isinstance(floors, Mapping) or not floors:
+        found = "nothing" if floors is None else f"'{floors}'"
+        return [f"{where}: floors must map a class to {{warn: .., fail: ..}}, {found} was found"]
+    problems, seen = [], set[str]()
+    for key, floor in floors.items():
+        name, at = class_name(key), f"{where}: floors, {key}"
+        if name in seen:
+            problems.append(f"{at}: the class is there twice")
+        seen.add(name)
+        if floor is None:  # a site takes one away
+            continue
+        if not isinstance(floor, Mapping) or not {"fail"} <= set(floor) <= {"fail", "warn"}:
+            problems.append(f"{at}: {{warn: .., fail: ..}} was expected, '{floor}' was found")
+            continue
+        problems += _bounds(at, "minimum", floor)
+    policies = ("unknown", "skip", "fraction") if kind == "fraction_of_limit" else ("unknown", "skip")
+    if rule.get("without_floor", policies[0]) not in policies:
+        problems.append(f"{where}: without_floor must be {' or '.join(policies)}, '{rule['without_floor']}' was found")
+    if not isinstance(rule.get("class_by", LINK_CLASS), str):
+        problems.append(f"{where}: class_by must name a field of the measurement, '{rule['class_by']}' was found")
+    return problems
+
+
+def _fleet(where: str, rule: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a comparison within the fleet."""
+    if not isinstance(rule.get("of"), str) or not rule["of"]:
+        return [f"{where}: the option of is missing; it names the measurement whose figures are compared"]
+    if rule.get("better") not in ("higher", "lower"):
+        found = "nothing" if "better" not in rule else f"'{rule['better']}'"
+        return [f"{where}: better must be higher or lower, {found} was found"]
+    if "fail" not in rule:
+        return [f"{where}: the option fail is missing; it says at which fraction of the fleet's median CRITICAL begins"]
+    numbers = ("warn", "fail", "warn_deviations", "fail_deviations", "earlier_days")
+    problems = [
+        problem for option in numbers if option in rule and (problem := _no_number(f"{where}: {option}", rule[option]))
+    ]
+    if "minimum_hosts" in rule and not (_is_count(rule["minimum_hosts"]) and rule["minimum_hosts"] >= _FEWEST_HOSTS):
+        problems.append(
+            f"{where}: minimum_hosts must be a whole number of {_FEWEST_HOSTS} or more, '{rule['minimum_hosts']}' was found"
+        )
+    if "repeat" in rule:
+        problems.append(f"{where}: a comparison within the fleet takes no repeat; the measurement's own rule does")
+    if problems:
+        return problems
+    higher, fail = rule["better"] == "higher", rule["fail"]
+    warn = rule.get("warn", fail)
+    if not (0 < fail <= 1 if higher else fail >= 1):
+        span = "above 0 and up to 1" if higher else "1 or more"
+        problems.append(f"{where}: {rule['better']} is better, so fail must be {span} of the median, {fail} was found")
+    elif warn < fail if higher else warn > fail:
+        problems.append(f"{where}: warn {warn} lies beyond fail {fail}")
+    deviations, early = rule.get("fail_deviations"), rule.get("warn_deviations", 0)
+    if min(deviations or 0, early, rule.get("earlier_days", 0)) < 0:
+        problems.append(f"{where}: warn_deviations, fail_deviations and earlier_days must not be below zero")
+    elif early and deviations is None:
+        problems.append(f"{where}: warn_deviations needs fail_deviations beside it")
+    elif deviations is not None and early > deviations:
+        problems.append(f"{where}: warn_deviations {early} lies beyond fail_deviations {deviations}")
+    return problems
+
+
+def class_name(name: Any) -> str:
+    """Return a class in one form: ``32.0 GT/s  x16`` and ``32 gt/s x16`` are the same link."""
+    return re.sub(r"(\d+)\.0+(?=\D|$)", r"\1", " ".join(str(name).split())).replace("gt/s", "GT/s")
+
+
+def _no_number(what: str, value: Any) -> str:
+    if is_number(value):
+        return ""
+    hint = ""
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE]\d+", value):
+        hint = ": YAML takes a figure for a text unless it has a point and a sign, as in 1.5e+9"
+    return f"{what} must be a finite number, '{value}' was found{hint}"
 
 
 def _repeat(where: str, repeat: Any) -> list[str]:
