@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import errno
 import logging
+import os
 import signal
 import sys
 from dataclasses import replace
@@ -21,24 +22,47 @@ from .profile import ProfileError
 from .service import Service
 from .state import StateError
 
+_EXAMPLES = f"""profiles:
+{chr(10).join("  " + name for name in profiles.available())}
+
+examples:
+  export BMC_PASSWORD=secret
+  python -m lab.bmc --profile dell-r750 --port 8443 --generate-certificate /tmp/bmc
+  python -m lab.bmc --profile dell-r750,hpe-dl380a-gen11 --count 200 --port 20000 --generate-certificate /tmp/bmc
+  curl --cacert /tmp/bmc/ca.pem -u admin:$BMC_PASSWORD https://127.0.0.1:8443/redfish/v1/Systems
+
+Faults on demand, profiles of your own and all else: docs/bmc-simulator.md."""
+
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m lab.bmc", description="A Redfish BMC simulator: BIOS settings wait for the next reset."
+        prog="python -m lab.bmc",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="A Redfish BMC simulator: BIOS settings wait for the next reset. SIGTERM or Ctrl-C ends it.",
+        epilog=_EXAMPLES,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="JSON configuration; other options override it")
-    parser.add_argument("--profile", help=f"one of {', '.join(profiles.available())}, or a profile file")
-    parser.add_argument("--listen", help="address (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port (default 8443; 0 takes a free one)")
-    parser.add_argument("--username", help="account (default admin); its password: password_file or $BMC_PASSWORD")
-    parser.add_argument("--password-file", metavar="FILE", help="file that holds the password")
-    parser.add_argument("--state-file", metavar="FILE", help="where state survives a restart")
-    parser.add_argument("--post-seconds", type=float, metavar="S", help="how long a POST takes")
     parser.add_argument(
-        "--generate-certificate", type=Path, metavar="DIR", help="make a CA and a certificate there and use them"
+        "--profile",
+        metavar="NAME[,NAME...]",
+        help="the kind of server, below, or a profile file; several are taken in turn by the machines of --count",
+    )
+    parser.add_argument("--listen", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, metavar="N", help="port (default 8443; 0 takes a free one)")
+    parser.add_argument("--username", metavar="NAME", help="administrator's account (default admin)")
+    parser.add_argument(
+        "--password-file", metavar="FILE", help="file that holds its password (default: the variable BMC_PASSWORD)"
+    )
+    parser.add_argument("--state-file", metavar="FILE", help="where settings, accounts and power survive a restart")
+    parser.add_argument("--post-seconds", type=float, metavar="S", help="how long a POST takes (default 3)")
+    parser.add_argument(
+        "--generate-certificate",
+        type=Path,
+        metavar="DIR",
+        help="make a CA (ca.pem, for clients) and a certificate there and use them",
     )
     parser.add_argument(
-        "--count", type=int, default=1, metavar="N", help="simulate N machines, on N ports from --port on (a fleet)"
+        "--count", type=int, default=1, metavar="N", help="a fleet: simulate N machines, on N ports from --port on"
     )
     parser.add_argument("--verbose", action="store_true", help="log more")
     return parser.parse_args(arguments)
@@ -52,6 +76,8 @@ def _configuration(options: argparse.Namespace) -> Config:
         if getattr(options, name) is not None
     }
     config = replace(config, **given)
+    if config.post_seconds is not None and config.post_seconds < 0:
+        raise ConfigError(f"--post-seconds must be 0 or more, found {config.post_seconds:g}; correct it.")
     if not 0 <= config.port <= 65535:
         raise ConfigError(f"The port must be 0 to 65535, found {config.port}; correct --port.")
     if options.generate_certificate is not None:
@@ -73,7 +99,8 @@ def _configuration(options: argparse.Namespace) -> Config:
 
 def _fleet(config: Config, count: int) -> list[Config]:
     """Return one configuration a machine: its own port, name and state file."""
-    if count == 1:
+    kinds = config.profile.split(",")
+    if count == 1 and len(kinds) == 1:
         return [config]
     if count < 1 or (config.port and config.port + count - 1 > 65535):
         raise ConfigError(f"{count} machines from port {config.port} on do not fit; choose another --count or --port.")
@@ -81,6 +108,7 @@ def _fleet(config: Config, count: int) -> list[Config]:
     return [
         replace(
             config,
+            profile=kinds[index % len(kinds)].strip(),
             port=config.port + index if config.port else 0,
             node=f"{name}{index + 1}",
             state_file=f"{state_file}.{index + 1}" if state_file else None,
@@ -99,7 +127,7 @@ async def _serve(configurations: list[Config]) -> None:
     servers: list[BmcServer] = []
     try:
         for config in configurations:
-            servers.append(BmcServer(Service(config), context))
+            servers.append(BmcServer(_service(config), context))
             await _start(servers[-1])
         await ended.wait()
     finally:
@@ -107,16 +135,32 @@ async def _serve(configurations: list[Config]) -> None:
             await server.stop()
 
 
+def _service(config: Config) -> Service:
+    """Put a machine together; what its own profile says wrongly, beyond what was checked, is the profile's fault."""
+    try:
+        return Service(config)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if config.profile in profiles.available() and not config.profile_overrides:
+            raise
+        raise ProfileError(
+            f"The profile {config.profile} cannot be used: {type(error).__name__} {error}; compare it with those that"
+            f" come with the simulator, in {profiles.DATA}."
+        ) from error
+
+
 async def _start(server: BmcServer) -> None:
     config = server.service.config
     try:
         await server.start()
     except OSError as error:
-        reason = "the address is in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
-        raise ConfigError(
-            f"Port {config.port} on {config.listen} cannot be used: {reason}; "
-            "end the process that holds it, or choose another port."
-        ) from error
+        if error.errno == errno.EADDRINUSE:
+            advice = "the address is in use; end the process that holds it, or choose another port"
+        elif error.errno == errno.EACCES:
+            advice = "permission denied; choose a port above 1023"
+        else:
+            reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
+            advice = f"{reason}; give --listen an address of this machine"
+        raise ConfigError(f"Port {config.port} on {config.listen} cannot be used: {advice}.") from error
     print(
         f"BMC simulator: https://{config.listen}:{server.port}/redfish/v1 ({server.service.profile.name})", flush=True
     )

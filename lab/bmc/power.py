@@ -210,6 +210,11 @@ class Power:
         if reset_type == "PushPowerButton":
             reset_type = "GracefulShutdown" if turned_on else "On"
         self.hooks.log("OK", f"Reset {reset_type} requested")
+        if reset_type not in _TURN_OFF | {"Nmi"}:
+            self._data["resume"] = (
+                "on"  # before the answer: what was accepted is done, whatever happens to this process
+            )
+            self._state.save()
         self._start(self._transition(reset_type, freed), reset_type)
 
     def _start(self, work: Any, name: str) -> None:

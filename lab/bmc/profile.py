@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .profile_check import problems
 from .registry import AttributeRegistry, build_registry, complete
 
 Json = dict[str, Any]
@@ -78,7 +79,11 @@ def _load_data(name_or_path: str, seen: tuple[str, ...] = ()) -> tuple[str, Json
     if parent is not None:
         if parent in seen:
             raise ProfileError(f"The profile {path} extends itself through {parent}; remove the loop.")
-        data = _merge(_load_data(parent, (*seen, parent))[1], data)
+        if not isinstance(parent, str):
+            raise ProfileError(f"The profile {path}: extends must name a profile, found {parent!r}; correct it.")
+        # A file is meant beside the one that names it; names without a folder may be the simulator's own.
+        beside = str(path.parent / parent) if parent.endswith(".json") else parent
+        data = _merge(_load_data(beside, (*seen, parent))[1], data)
     return path.stem, data, path
 
 
@@ -101,9 +106,9 @@ def _load(name_or_path: str, overrides: Json | None) -> Profile:
     name, data, path = _load_data(name_or_path)
     if overrides:
         data = _merge(data, overrides)
-    for key in ("system", "bios"):
-        if not isinstance(data.get(key), dict):
-            raise ProfileError(f"The profile {path} has no object {key!r}; add it.")
+    wrong = problems(data)
+    if wrong:
+        raise ProfileError(f"The profile {path} cannot be used: {'; '.join(wrong)}; correct it.")
     bios = data["bios"]
     initial: Json = dict(bios.get("initial", {}))
     if "captured" in bios:

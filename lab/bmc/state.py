@@ -11,6 +11,7 @@ from typing import Any
 
 Json = dict[str, Any]
 FORMAT = 1
+_UNFINISHED = ".tmp"
 
 
 class StateError(Exception):
@@ -24,8 +25,19 @@ class State:
         """Read the document at `path` where there is one."""
         self.path = path
         self.data: Json = {"format": FORMAT, "profile": profile_name}
-        if path is not None and path.exists():
+        if path is None:
+            return
+        if path.exists():
             self.data = self._load(path, profile_name)
+        try:
+            for unfinished in path.parent.glob(f".{path.name}.*{_UNFINISHED}"):  # of a process that was killed
+                unfinished.unlink()
+            self.save()
+        except OSError as error:
+            raise StateError(
+                f"The state file {path} cannot be written ({error.strerror}); name one in a directory that you may"
+                " write to."
+            ) from error
 
     @staticmethod
     def _load(path: Path, profile_name: str) -> Json:
@@ -56,7 +68,7 @@ class State:
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=_UNFINISHED, dir=self.path.parent)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as stream:
                 json.dump(self.data, stream, indent=1)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,6 +132,69 @@ def test_it_serves_a_fleet(checkout: Path, tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=START_SECONDS) == 0
     assert len(list(tmp_path.glob("state.[123]"))) == 3
+
+
+def test_a_fleet_may_be_of_several_kinds(checkout: Path, tmp_path: Path) -> None:
+    options = ("--profile", "dell-r750,hpe-dl380a-gen11", "--count", "3", "--port", "0")
+    with started(checkout, *options, "--generate-certificate", str(tmp_path), BMC_PASSWORD="secret") as (process, _):
+        assert process.stdout is not None
+        assert [process.stdout.readline().split("(")[1].strip() for _ in range(2)] == [
+            "hpe-dl380a-gen11)",
+            "dell-r750)",
+        ]
+
+
+def test_a_profile_that_cannot_be_used_is_one_sentence(checkout: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.json"
+    for text, reason in (
+        ('{"extends": "dell-r750", "quirks": {"shap": "flat"}}', "did you mean shape?"),
+        ('{"extends": "dell-r750", "memory": {"template": 3}}', "compare it with those that come with the simulator"),
+    ):
+        mine.write_text(text)
+        options = ("--profile", str(mine), "--port", "0", "--generate-certificate", str(tmp_path))
+        assert reason in refused(checkout, *options, BMC_PASSWORD="x")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--state-file", "/proc/none/state"), "cannot be written"),
+        (("--post-seconds", "-1"), "--post-seconds must be 0 or more"),
+        (("--listen", "203.0.113.9"), "Cannot assign requested address; give --listen"),
+        (("--listen", "bmc.invalid"), "cannot be used"),
+        (("--password-file", "/proc/none/password"), "password file /proc/none/password cannot be read"),
+        (("--generate-certificate", "/proc/none"), "No certificate can be written"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(
+    checkout: Path, tmp_path: Path, options: tuple[str, ...], reason: str
+) -> None:
+    usual = ("--port", "0", "--generate-certificate", str(tmp_path))
+    environment = {"BMC_PASSWORD": ""} if "--password-file" in options else {"BMC_PASSWORD": "x"}
+    assert reason in refused(checkout, *usual, *options, **environment)
+
+
+def test_it_comes_back_after_kill_9_in_the_middle_of_everything(checkout: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    options = ("--port", "0", "--generate-certificate", str(tmp_path), "--state-file", str(state))
+    path, body = "/redfish/v1/Systems/1/Bios/Settings", {"Attributes": {"WorkLdConfig": "IO_SENSITIVE"}}
+    http = requests.Session()
+    http.trust_env, http.verify, http.auth = False, str(tmp_path / "ca.pem"), ("admin", "secret")
+    with started(checkout, *options, "--post-seconds", "60", BMC_PASSWORD="secret") as (process, address):
+        assert http.patch(f"https://{address}{path}", json=body, timeout=20).status_code == 200
+        reset = f"https://{address}/redfish/v1/Systems/1/Actions/ComputerSystem.Reset"
+        assert http.post(reset, json={"ResetType": "ForceRestart"}, timeout=20).status_code == 204
+        process.kill()
+        process.wait(timeout=START_SECONDS)
+    assert json.loads(state.read_text())["bios"]["pending"] == body["Attributes"]
+    (tmp_path / ".state.json.half.tmp").write_text(state.read_text()[:100])  # it was killed while it wrote
+    with started(checkout, *options, "--post-seconds", "0.05", BMC_PASSWORD="secret") as (process, address):
+        assert not (tmp_path / ".state.json.half.tmp").exists()
+        bios = f"https://{address}/redfish/v1/Systems/1/Bios"
+        deadline = time.monotonic() + START_SECONDS
+        while http.get(bios, timeout=20).json()["Attributes"]["WorkLdConfig"] != "IO_SENSITIVE":
+            assert time.monotonic() < deadline, "the restart that was cut short was not finished"
+        http.close()
 
 
 def test_a_fleet_that_does_not_fit_is_refused(checkout: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from lab.bmc import profile
 from lab.bmc.inventory import dimm_parts
+from lab.bmc.profile_check import problems
 from lab.bmc.sensors import Sensors
 from lab.bmc.testing import running
 from tests.unit.bmc_client import Client, message_keys
@@ -315,6 +316,20 @@ def test_the_event_log_tells_what_happened_and_can_be_cleared() -> None:
 # ---------------------------------------------------------------- profile files
 
 
+def test_the_profiles_that_come_with_it_hold_no_key_that_the_check_does_not_know(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name in profile.available():
+        assert problems(profile.load(name).data) == []
+    assert caplog.messages == []
+
+
+def test_a_profile_file_can_extend_another_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "base.json").write_text(json.dumps({"extends": "dell-r750", "product": "Mine"}))
+    (tmp_path / "mine.json").write_text(json.dumps({"extends": "base.json"}))
+    assert profile.load(str(tmp_path / "mine.json")).get("product") == "Mine"
+
+
 def test_a_profile_file_of_one_s_own_can_extend_another(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"extends": "dell-r750", "system": {"Model": "PowerEdge R760"}}))
@@ -329,7 +344,22 @@ def test_a_profile_file_of_one_s_own_can_extend_another(tmp_path: Path) -> None:
     [
         ("{", "is not JSON"),
         ("[]", "holds no JSON object"),
-        ('{"system": {}}', "has no object 'bios'"),
+        ('{"system": {}}', "the object bios is missing"),
+        ('{"extends": ["a"]}', "extends must name a profile"),
+        ('{"extends": "dell-r750", "frimware": []}', "frimware is not known, did you mean firmware?"),
+        ('{"extends": "dell-r750", "quirks": {"setings_reply": "204"}}', "did you mean settings_reply?"),
+        ('{"extends": "dell-r750", "quirks": {"shape": "round"}}', "quirks.shape must be one of flat, nested"),
+        ('{"extends": "dell-r750", "quirks": {"expand": 1}}', "quirks.expand must be one of True, False"),
+        ('{"extends": "dell-r750", "quirks": {"job_limit": "9"}}', "quirks.job_limit must be an integer"),
+        ('{"extends": "dell-r750", "quirks": {"etag": {"styl": "weak"}}}', "quirks.etag.styl is not one of style"),
+        ('{"extends": "dell-r750", "quirks": []}', "quirks must be an object"),
+        ('{"extends": "dell-r750", "firmware": [{"Id": "BIOS"}]}', r"firmware\[0\] lacks Version"),
+        ('{"extends": "dell-r750", "firmware": {}}', "firmware must be a list of objects"),
+        ('{"extends": "dell-r750", "reset_types": "On"}', "reset_types must be a list of strings"),
+        ('{"extends": "dell-r750", "timing": {"post": "3"}}', "timing.post must be seconds"),
+        ('{"extends": "dell-r750", "timing": {"pots": 3}}', "timing.pots is not one of"),
+        ('{"extends": "dell-r750", "ids": {"system": 1}}', "ids.system must be a string"),
+        ('{"extends": "dell-r750", "vendor": 1}', "vendor must be a string"),
         ('{"system": {}, "bios": {}}', "lacks"),
         ('{"system": {}, "bios": {"registry_file": "none.json"}}', "cannot be read"),
         ('{"extends": "%s"}', "extends itself"),
