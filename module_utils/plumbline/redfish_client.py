@@ -204,6 +204,25 @@ class RedfishClient:
                 raise
             return Answer(error.status, {})
 
+    def look(self, uri: str) -> Answer:
+        """Read what may be anything, such as a task's monitor: 202 with a task, 200 with a result, or 204."""
+        return self._answer(self._call("read", uri, self._connector.get, uri))
+
+    def upload(self, uri: str, body: Any, content_type: str, timeout_seconds: float) -> Answer:
+        """Stream a body (an object with `read` and `__len__`) to the BMC, once.
+
+        `timeout_seconds` bounds the wait for the answer, which many BMCs give only when they have looked at the whole body.
+        """
+        return self._answer(
+            self._call("upload to", uri, self._connector.upload, uri, body, content_type, timeout_seconds)
+        )
+
+    @property
+    def retry_after_seconds(self) -> float | None:
+        """What the last answer said about when to come again; None where it said nothing."""
+        connector = self._connector
+        return None if connector is None else connector.retry_after()  # type: ignore[no-any-return]
+
     def patch(self, uri: str, body: Json, etag: str = "") -> Answer:
         """Change a resource that was read with `etag`.
 

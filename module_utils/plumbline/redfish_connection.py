@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 ROOT = "/redfish/v1/"
 NOT_READY = (502, 503, 504)
+# How TLS says that the other side went away: no fault of a certificate.
+TLS_BROKEN = ("eof occurred in violation", "unexpected eof", "unexpected_eof")
 
 
 class RedfishError(Exception):
@@ -132,7 +134,8 @@ def _explain_connection(error: Exception, options: ConnectionOptions, verb: str,
         return RedfishError(
             f"The BMC at {host} does not speak TLS on this port: expected HTTPS there; check bmc_host and bmc_port"
         )
-    if "certificate" in lower or "sslerror" in lower or "[ssl" in lower:
+    broken = any(word in lower for word in TLS_BROKEN)
+    if not broken and ("certificate" in lower or "sslerror" in lower or "[ssl" in lower):
         trusted = options.ca_file or "the system's CAs"
         return RedfishError(
             f"The certificate of the BMC at {host} was not accepted: expected one that {trusted} vouches for, found"
@@ -159,7 +162,7 @@ _REASONS = (
     (("name or service not known", "name resolution", "getaddrinfo", "nodename"), "its name cannot be resolved"),
     (("unreachable", "no route"), "there is no route to it"),
     (
-        ("aborted", "disconnected", "reset by peer", "incompleteread", "broken"),
+        ("aborted", "disconnected", "reset by peer", "incompleteread", "broken", *TLS_BROKEN),
         "it closed the connection in the middle",
     ),
 )

@@ -10,13 +10,16 @@ import logging
 import time
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import urljoin
 
+import requests
 from sushy import connector as sushy_connector
 from sushy import exceptions as sushy_exceptions
 
-from .redfish_connection import NOT_READY
+from .redfish_connection import NOT_READY, TLS_BROKEN
 
 CONNECT_ATTEMPTS = 3
+CONNECT_SECONDS = 10.0
 CONNECT_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 
@@ -53,7 +56,7 @@ class PatientConnector(sushy_connector.Connector):
             server_side_retries=1,
             server_side_retries_delay=0,
             default_request_timeout=timeout_seconds,
-            connect_timeout=min(timeout_seconds, 10.0),
+            connect_timeout=min(timeout_seconds, CONNECT_SECONDS),
         )
         self._patience = timeout_seconds
         # A BMC stands in the management network: no proxy of the environment, no ~/.netrc beside the given login.
@@ -61,6 +64,26 @@ class PatientConnector(sushy_connector.Connector):
 
     def _remember(self, response: Any) -> None:
         self._last_response = response
+
+    def retry_after(self) -> float | None:
+        """Seconds that the last answer asked to wait; None where it did not."""
+        headers = getattr(self._last_response, "headers", {})
+        return retry_after_seconds(headers.get("Retry-After"), time.time())
+
+    def upload(self, path: str, body: Any, content_type: str, timeout_seconds: float) -> Any:
+        """Stream a body once; sushy sends JSON only, and would hold it in memory. Nothing is sent a second time here."""
+        url = urljoin(self._url, path)
+        headers = {"Content-Type": content_type, "OData-Version": "4.0", "Accept-Encoding": "identity"}
+        try:
+            response = self._session.post(
+                url, data=body, headers=headers, verify=self._verify, timeout=(CONNECT_SECONDS, timeout_seconds)
+            )
+        except requests.exceptions.RequestException as error:
+            self._last_response = None
+            raise sushy_exceptions.ConnectionError(url=url, error=error) from None
+        self._remember(response)
+        sushy_exceptions.raise_for_response("POST", url, response)
+        return response
 
     def _op(self, method: str, path: str = "", **options: Any) -> Any:
         """Send one request; answers "not ready" and dropped connections are tried again until the deadline."""
@@ -73,8 +96,7 @@ class PatientConnector(sushy_connector.Connector):
             except sushy_exceptions.ServerSideError as error:
                 if error.status_code not in NOT_READY:
                     raise
-                headers = getattr(self._last_response, "headers", {})
-                pause = retry_after_seconds(headers.get("Retry-After"), time.time())
+                pause = self.retry_after()
                 pause = min(2.0 if pause is None else max(pause, 0.2), LONGEST_PAUSE_SECONDS)
                 if time.monotonic() + pause > deadline:
                     raise
@@ -92,5 +114,7 @@ class PatientConnector(sushy_connector.Connector):
 def is_transient(error: BaseException) -> bool:
     """Whether a failed connection may succeed a moment later: not for certificates, names and slow answers."""
     text = str(error).lower()
+    if any(word in text for word in TLS_BROKEN):
+        return True
     lasting = ("certificate", "ssl", "tls", "name or service not known", "name resolution", "timed out", "getaddrinfo")
     return not any(word in text for word in lasting)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from .firmware_staged import staged_for
 from .redfish_client import RedfishClient, link
 
 Json = dict[str, Any]
@@ -215,26 +216,38 @@ def _modern(sensor: Json) -> Json:
 
 
 def firmware_components(client: RedfishClient, system: Json) -> list[Json]:
-    """All components of the firmware inventory; BIOS and BMC from their own resources where the inventory lacks them."""
+    """All components of the firmware inventory; BIOS and BMC from their own resources where the inventory lacks them.
+
+    `staged_version` is what the inventory shows as lying ready for a component, empty where it shows nothing. `related` holds the
+    URIs of the resources that the firmware belongs to.
+    """
     service = client.get_optional(link(client.root, "UpdateService"))
-    result: list[Json] = [
-        {
-            "id": _text(item, "Id"),
-            "name": _text(item, "Name", "Id"),
-            "version": _text(item, "Version"),
-            "updateable": bool(item.get("Updateable")),
-            "health": _status(item, "Health"),
-            "source": _text(item, "@odata.id"),
-        }
-        for item in client.members(link(service, "FirmwareInventory"))
-        # Dell lists what it could go back to, and what lies ready, beside what is installed.
-        if not _text(item, "Id").startswith(("Previous-", "Available-"))
-    ]
+    result: list[Json] = []
+    staged: dict[str, str] = {}
+    for item in client.members(link(service, "FirmwareInventory")):
+        identity = _text(item, "Id")
+        # Dell lists what it could go back to, and what was uploaded, beside what is installed.
+        if identity.startswith(("Previous-", "Available-")):
+            continue
+        owner = staged_for(identity)
+        if owner:
+            staged[owner.lower()] = _text(item, "Version")
+            continue
+        result.append(
+            {
+                "id": identity,
+                "name": _text(item, "Name", "Id"),
+                "version": _text(item, "Version"),
+                "updateable": bool(item.get("Updateable")),
+                "health": _status(item, "Health"),
+                "source": _text(item, "@odata.id"),
+                "related": [_text(one, "@odata.id") for one in item.get("RelatedItem") or [] if isinstance(one, dict)],
+            }
+        )
     known = {str(entry[key]).lower() for entry in result for key in ("id", "name")}
     extra = {"BIOS": _text(system, "BiosVersion"), "BMC": manager_summary(client).get("firmware_version", "")}
     for name, version in extra.items():
         if version and name.lower() not in known:
-            result.append(
-                {"id": name, "name": name, "version": version, "updateable": False, "health": "", "source": "system"}
-            )
-    return result
+            part = {"id": name, "name": name, "version": version, "updateable": False, "health": "", "source": "system"}
+            result.append({**part, "related": []})
+    return [{**entry, "staged_version": staged.get(str(entry["id"]).lower(), "")} for entry in result]
