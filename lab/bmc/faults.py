@@ -67,6 +67,18 @@ KINDS: dict[str, tuple[str, dict[str, tuple[type | tuple[type, ...], Any]], str]
         "does not let these attributes (all, when the list is empty) take at the reset",
     ),
     "update_fails": ("update", {"message": (str, "The image could not be written.")}, "ends an update with an error"),
+    "update_busy": (
+        "update",
+        {"status": (int, 503), "retry_after": ((int, type(None)), 1)},
+        "refuses an update, as if another one were under way",
+    ),
+    "update_stuck": ("update", {}, "leaves an update's task at 50 % until the BMC restarts"),
+    "update_rolled_back": (
+        "update",
+        {"silent": (bool, False)},
+        "does not let a staged image start: the old one runs on; the task admits it or not",
+    ),
+    "upload_broken": ("update", {"after_bytes": (int, 65536)}, "closes the connection in the middle of an image"),
     "queue_busy": (
         "job",
         {"status": (int, 503), "retry_after": ((int, type(None)), None)},

@@ -41,7 +41,7 @@ _ETAG = {
     "match": ("lenient", "exact", "unquoted"),
     "required": _FLAG,
 }
-_OBJECTS = ("system", "bios", "quirks", "ids", "segments", "uris", "timing", "memory", "root_oem", "log")
+_OBJECTS = ("system", "bios", "quirks", "ids", "segments", "uris", "timing", "memory", "root_oem", "log", "update")
 # Lists of objects, with the members that each object must have.
 _LISTS: dict[str, tuple[str, ...]] = {
     "firmware": ("Id", "Version"),

@@ -175,12 +175,16 @@ class Service:
 
     def restart_bmc_soon(self) -> None:
         """Let the BMC go away for a while, after the answer to the present request is out."""
-        asyncio.get_running_loop().call_later(0.1, self.restart_bmc, self.timing.bmc_restart)
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.1, self.updates.bmc_goes_down)
+        loop.call_later(0.1, self.restart_bmc, self.timing.bmc_restart)
 
     def act_at_once(self, fault: Fault) -> None:
         """Carry out a fault that is an event (`bmc_reboot` needs the network side: see app.py)."""
         if fault.kind in ("session_loss", "bmc_reboot"):
             self.sessions.lose_all()
+            if fault.kind == "bmc_reboot":
+                self.updates.bmc_goes_down()
         elif fault.kind == "attributes_gone":
             self.bios.hide(True)
         elif fault.kind == "stale_pending":

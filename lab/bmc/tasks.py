@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from .clock import now
@@ -59,6 +60,22 @@ class Tasks:
         if state in DONE:
             task["ended"] = now()
         self._state.save()
+
+    def rename(self, identity: str, name: str) -> None:
+        """Give a task a name that says more."""
+        if identity in self._data["all"]:
+            self._data["all"][identity]["name"] = name
+
+    def set_payload(self, identity: str, target: str, body: Json) -> None:
+        """Keep what the request said, for the task's Payload."""
+        payload = {"HttpOperation": "POST", "TargetUri": target, "HttpHeaders": [], "JsonBody": json.dumps(body)}
+        self._data["all"][identity]["payload"] = payload
+
+    def set_dell_state(self, identity: str, state: str) -> None:
+        """Keep the state of Dell's job behind a task; an empty one takes it away."""
+        task = self._data["all"].get(identity)
+        if task is not None:
+            task["dell_state"] = state
 
     def get(self, identity: str) -> Json | None:
         """Return a task's data."""
@@ -130,6 +147,10 @@ class TaskResources:
             "StartTime": task["started"],
             "Messages": task["messages"],
         }
+        if task.get("payload"):
+            body["Payload"] = task["payload"]
+        if task.get("dell_state"):
+            body["Oem"] = {"Dell": {"JobState": task["dell_state"], "JobType": "FirmwareUpdate"}}
         if task["ended"]:
             body["EndTime"] = task["ended"]
         else:

@@ -1,75 +1,78 @@
-"""UpdateService: firmware inventory, SimpleUpdate and multipart push, each with a task followed to its end.
+"""UpdateService: firmware inventory, and the three ways to update (SimpleUpdate, multipart push, the older push).
 
 A component of the profile says what activates it (`Activation`): `reset` waits for the host's next reset, `bmc`
-restarts the BMC, `none` is active at once.
+restarts the BMC, `none` is active at once. The profile's `update` says how the vendor's service behaves.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from .firmware import Image, ImageError, read_image
-from .messages import message, refuse
-from .rest import Call, Reply, Resource, collection, link
+from .firmware import ImageError
+from .messages import RedfishError, message, refuse
+from .rest import Call, Reply, Resource, collection, link, success
+from .update_policy import read_policy
+from .update_work import Order, UpdateWork
 
 if TYPE_CHECKING:
-    from .service import Service
+    from .service import Finder, Service
 
 Json = dict[str, Any]
 _ACTION = "UpdateService.SimpleUpdate"
-_APPLY_TIMES = ["Immediate", "OnReset"]
-_SIMPLE = {
-    "ImageURI",
-    "TransferProtocol",
-    "Targets",
-    "Username",
-    "Password",
-    "ForceUpdate",
-    "@Redfish.OperationApplyTime",
-}
+_PARAMETERS = {"Targets", "ForceUpdate", "@Redfish.OperationApplyTime", "@Redfish.MaintenanceWindow", "Oem"}
+_SIMPLE = _PARAMETERS | {"ImageURI", "TransferProtocol", "Username", "Password"}
 _FETCH_SECONDS = 300
+_CHUNK_BYTES = 64 * 1024
 
 
 class UpdateResources:
-    """The handlers of the UpdateService, and the staged images."""
+    """The handlers of the UpdateService."""
 
     def __init__(self, service: Service) -> None:
         """Serve the components of the profile."""
         self.service = service
         self.paths = service.paths
+        self.policy = read_policy(service.profile.get("update", {}))
         self.components: dict[str, Json] = {one["Id"]: one for one in service.profile.get("firmware", [])}
-        self.staged: Json = service.state.section("staged_firmware", {})
-        self._running: set[asyncio.Task[None]] = set()
-        self.push_uri = f"{self.paths.update}/upload"
+        self.work = UpdateWork(service, self.components, self.policy)
+        self.push_options: Json = {"targets": [], "busy": False, "apply_time": None}
 
     def resources(self) -> dict[str, Resource]:
         """Return the resources by URI."""
-        paths = self.paths
+        paths, policy = self.paths, self.policy
+        raw = frozenset({"POST"})
         table = {
-            paths.update: Resource(get=self.update_service),
-            paths.firmware: Resource(
-                get=lambda: collection(
-                    paths.firmware,
-                    "SoftwareInventory",
-                    "Firmware inventory",
-                    [f"{paths.firmware}/{identity}" for identity in self.components],
-                )
-            ),
-            f"{paths.update}/Actions/{_ACTION}": Resource(post=self.simple_update),
-            self.push_uri: Resource(post=self.push, raw=frozenset({"POST"})),
+            paths.update: Resource(get=self.update_service, patch=self.patch_service),
+            paths.firmware: Resource(get=self.inventory),
         }
+        if "simple" in policy.methods:
+            table[f"{paths.update}/Actions/{_ACTION}"] = Resource(post=self.simple_update)
+        if "multipart" in policy.methods:
+            table[policy.multipart_uri] = Resource(post=self.multipart, raw=raw)
+        if "push" in policy.methods:
+            table[policy.push_uri] = Resource(post=self.push, raw=raw)
         for identity in self.components:
             table[f"{paths.firmware}/{identity}"] = Resource(get=partial(self.component, identity))
         return table
 
+    def finders(self) -> dict[str, Finder]:
+        """Return the changing collections."""
+        return {self.paths.firmware: self.find_staged_entry}
+
     def update_service(self) -> Json:
         """Return the UpdateService."""
-        return {
+        policy = self.policy
+        times: Json = {}
+        if policy.apply_times is not None:
+            times["@Redfish.OperationApplyTimeSupport"] = {
+                "@odata.type": "#Settings.v1_3_5.OperationApplyTimeSupport",
+                "SupportedValues": list(policy.apply_times),
+            }
+        body: Json = {
             "@odata.id": self.paths.update,
             "@odata.type": "#UpdateService.v1_14_1.UpdateService",
             "Id": "UpdateService",
@@ -77,19 +80,46 @@ class UpdateResources:
             "ServiceEnabled": True,
             "Status": {"State": "Enabled", "Health": "OK"},
             "FirmwareInventory": link(self.paths.firmware),
-            "MultipartHttpPushUri": self.push_uri,
             "VerifyRemoteServerCertificate": False,
-            "Actions": {
-                f"#{_ACTION}": {
-                    "target": f"{self.paths.update}/Actions/{_ACTION}",
-                    "TransferProtocol@Redfish.AllowableValues": ["HTTP", "HTTPS"],
-                    "@Redfish.OperationApplyTimeSupport": {
-                        "@odata.type": "#Settings.v1_3_5.OperationApplyTimeSupport",
-                        "SupportedValues": _APPLY_TIMES,
-                    },
-                }
-            },
+            "Actions": {},
         }
+        if policy.max_image_bytes is not None:
+            body["MaxImageSizeBytes"] = policy.max_image_bytes
+        if "multipart" in policy.methods:
+            body["MultipartHttpPushUri"] = policy.multipart_uri
+            body.update({f"MultipartHttpPushUri{key}": value for key, value in times.items()})
+        if "push" in policy.methods:
+            body.update(HttpPushUri=policy.push_uri, HttpPushUriTargets=list(self.push_options["targets"]))
+            body["HttpPushUriTargetsBusy"] = self.push_options["busy"]
+            if policy.apply_times is not None:
+                body["HttpPushUriOptions"] = {
+                    "HttpPushUriApplyTime": {
+                        "ApplyTime": self.push_options["apply_time"],
+                        "ApplyTime@Redfish.AllowableValues": list(policy.apply_times),
+                    }
+                }
+        elif policy.foreign_push_uri:
+            body["HttpPushUri"] = policy.foreign_push_uri
+        if "simple" in policy.methods:
+            body["Actions"][f"#{_ACTION}"] = {
+                "target": f"{self.paths.update}/Actions/{_ACTION}",
+                "TransferProtocol@Redfish.AllowableValues": ["HTTP", "HTTPS"],
+                **times,
+            }
+        return body
+
+    def inventory(self) -> Json:
+        """Return the firmware inventory."""
+        names = [*self.components, *self._staged_entries()]
+        members = [f"{self.paths.firmware}/{identity}" for identity in names]
+        return collection(self.paths.firmware, "SoftwareInventory", "Firmware inventory", members)
+
+    def related(self, identity: str) -> str:
+        """Return the URI of the resource that a component belongs to."""
+        part = self.components[identity]
+        if part.get("Activation") == "bmc":
+            return self.paths.manager
+        return self.paths.bios if part.get("Name") == "BIOS" or identity == "BIOS" else self.paths.system
 
     def component(self, identity: str) -> Json:
         """Return a SoftwareInventory."""
@@ -103,38 +133,105 @@ class UpdateResources:
             "SoftwareId": part.get("SoftwareId", identity),
             "Manufacturer": self.service.profile.get("vendor", ""),
             "Updateable": bool(part.get("Updateable", False)),
-            "Status": {"State": "StandbySpare" if identity in self.staged else "Enabled", "Health": "OK"},
+            "RelatedItem": [link(self.related(identity))],
+            "Status": {"State": "Enabled", "Health": "OK"},
         }
+
+    def _staged_entries(self) -> dict[str, str]:
+        if self.policy.staged_as != "entry":
+            return {}
+        return {self.policy.staged_entry.format(id=identity): identity for identity in self.work.staged}
+
+    def find_staged_entry(self, identity: str) -> Resource | None:
+        """Return the entry of an image that waits for a reset."""
+        owner = self._staged_entries().get(identity)
+        if owner is None:
+            return None
+        version = self.work.staged[owner]["version"]
+        body = {
+            **self.component(owner),
+            "@odata.id": f"{self.paths.firmware}/{identity}",
+            "Id": identity,
+            "Version": version,
+            "Updateable": False,
+            "Status": {"State": "StandbySpare", "Health": "OK"},
+        }
+        return Resource(get=lambda: body)
 
     # ------------------------------------------------------------------ requests
 
     def _targets(self, value: Any) -> list[str]:
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        """Return the ids of the components that a request names."""
+        if value is not None and (not isinstance(value, list) or not all(isinstance(one, str) for one in value)):
             raise refuse(400, "ActionParameterValueTypeError", value, "Targets", _ACTION)
+        if not value:
+            if self.policy.targets == "required":
+                raise refuse(400, "ActionParameterMissing", _ACTION, "Targets")
+            return []
         identities = []
         for uri in value:
-            identity = uri.rstrip("/").rsplit("/", 1)[-1]
-            if uri.rstrip("/") != f"{self.paths.firmware}/{identity}" or identity not in self.components:
+            bare = uri.rstrip("/")
+            found = [
+                identity
+                for identity in self.components
+                if bare in (f"{self.paths.firmware}/{identity}", self.related(identity))
+                and (self.policy.targets_are != "resource" or bare == self.related(identity))
+            ]
+            if not found:
                 raise refuse(400, "ResourceMissingAtURI", uri)
-            identities.append(identity)
+            identities += found
         return identities
 
-    @staticmethod
-    def _apply_time(value: Any) -> str:
+    def _apply_time(self, value: Any) -> str:
         if value is None:
             return "OnReset"
-        if value not in _APPLY_TIMES:
-            raise refuse(
-                400,
-                "ActionParameterNotSupported",
-                "@Redfish.OperationApplyTime",
-                _ACTION,
-                value,
-                ", ".join(_APPLY_TIMES),
-            )
+        if self.policy.apply_times is None:
+            raise refuse(400, "ActionParameterUnknown", _ACTION, "@Redfish.OperationApplyTime")
+        if value not in self.policy.apply_times:
+            times = ", ".join(self.policy.apply_times)
+            raise refuse(400, "ActionParameterNotSupported", "@Redfish.OperationApplyTime", _ACTION, value, times)
         return str(value)
+
+    def _check_free(self) -> None:
+        """Refuse an update while another one is under way."""
+        fault = self.service.faults.take("update_busy")
+        if fault is None and not self.work.running:
+            return
+        how = self.policy.busy if fault is None else fault.parameters
+        retry = how.get("retry_after")
+        headers = {"Retry-After": str(retry)} if retry is not None else {}
+        text = message("ResourceInUse", "The UpdateService", "another update is in progress")
+        raise RedfishError(int(how["status"]), text, headers=headers)
+
+    def _order(self, body: Json, what: str) -> Order:
+        targets = self._targets(body.get("Targets"))
+        when = self._apply_time(body.get("@Redfish.OperationApplyTime"))
+        force = body.get("ForceUpdate", False)
+        if not isinstance(force, bool):
+            raise refuse(400, "ActionParameterValueTypeError", force, "ForceUpdate", _ACTION)
+        return Order(targets, when, force, what)
+
+    def patch_service(self, call: Call) -> Reply:
+        """Set what the older push needs to know beforehand."""
+        if "push" not in self.policy.methods:
+            raise refuse(405, "OperationNotAllowed", "PATCH", self.paths.update)
+        for name in call.body:
+            if name not in ("HttpPushUriTargets", "HttpPushUriTargetsBusy", "HttpPushUriOptions"):
+                raise refuse(400, "PropertyNotWritable", name, "it is informational", related=f"/{name}")
+        changes = dict(self.push_options)
+        if "HttpPushUriTargets" in call.body:
+            self._targets(call.body["HttpPushUriTargets"])
+            changes["targets"] = call.body["HttpPushUriTargets"]
+        if "HttpPushUriTargetsBusy" in call.body:
+            changes["busy"] = bool(call.body["HttpPushUriTargetsBusy"])
+        options = call.body.get("HttpPushUriOptions")
+        if options is not None:
+            try:
+                changes["apply_time"] = self._apply_time(options["HttpPushUriApplyTime"]["ApplyTime"])
+            except (KeyError, TypeError):
+                raise refuse(400, "PropertyMissing", "HttpPushUriOptions/HttpPushUriApplyTime/ApplyTime") from None
+        self.push_options = changes
+        return success()
 
     def simple_update(self, call: Call) -> Reply:
         """Fetch an image by HTTP(S) and install it."""
@@ -153,7 +250,9 @@ class UpdateResources:
             uri = f"{(protocol or 'HTTP').lower()}://{uri}"
         if uri.split("://", 1)[0].lower() not in ("http", "https"):
             raise refuse(400, "ActionParameterNotSupported", "ImageURI", _ACTION, uri, "http:// and https:// URIs")
-        targets, when = self._targets(body.get("Targets")), self._apply_time(body.get("@Redfish.OperationApplyTime"))
+        order = self._order(body, f"{self.paths.update}/Actions/{_ACTION}")
+        order.payload = {name: value for name, value in body.items() if name not in ("Username", "Password")}
+        self._check_free()
 
         async def fetch() -> bytes:
             timeout = aiohttp.ClientTimeout(total=_FETCH_SECONDS)
@@ -166,12 +265,13 @@ class UpdateResources:
                     raise ImageError(f"The image server answered {response.status} for {uri}; correct the URI.")
                 return await response.read()
 
-        return self._begin(fetch, targets, when)
+        return self.work.begin(fetch, order)
 
-    async def push(self, call: Call) -> Reply:
+    async def multipart(self, call: Call) -> Reply:
         """Take an image from a multipart body: UpdateParameters (JSON), then UpdateFile."""
         if not call.request.content_type.startswith("multipart/"):
             raise refuse(415, "UnrecognizedRequestBody", "expected multipart/form-data")
+        self._check_free()
         parameters: Any = None
         data: bytes | None = None
         try:
@@ -179,11 +279,10 @@ class UpdateResources:
             while (part := await reader.next()) is not None:
                 if isinstance(part, aiohttp.MultipartReader):
                     continue
-                content = bytes(await part.read())
                 if part.name == "UpdateParameters":
-                    parameters = json.loads(content)
+                    parameters = json.loads(bytes(await part.read()))
                 elif part.name == "UpdateFile":
-                    data = content
+                    data = await self._receive(call, part.read_chunk)
         except (ValueError, AssertionError):
             raise refuse(400, "UnrecognizedRequestBody", "the multipart body is damaged") from None
         for name, value in (("UpdateParameters", parameters), ("UpdateFile", data)):
@@ -191,89 +290,54 @@ class UpdateResources:
                 raise refuse(400, "PropertyMissing", name)
         if not isinstance(parameters, dict):
             raise refuse(400, "UnrecognizedRequestBody", "UpdateParameters is not a JSON object")
-        targets = self._targets(parameters.get("Targets"))
-        when = self._apply_time(parameters.get("@Redfish.OperationApplyTime"))
+        for name in sorted(set(parameters) - _PARAMETERS):
+            raise refuse(400, "PropertyUnknown", name)
+        return self._received(data or b"", self._order(parameters, self.policy.multipart_uri))
+
+    async def push(self, call: Call) -> Reply:
+        """Take a bare image; what it is for and when it applies was set in the UpdateService before."""
+        if call.request.content_type.startswith("multipart/"):
+            raise refuse(415, "UnrecognizedRequestBody", "expected application/octet-stream")
+        self._check_free()
+        data = await self._receive(call, call.request.content.read)
+        options, self.push_options = self.push_options, {**self.push_options, "targets": [], "busy": False}
+        order = self._order({"Targets": options["targets"] or None}, self.policy.push_uri)
+        order.when = options["apply_time"] or "OnReset"
+        return self._received(data, order)
+
+    async def _receive(self, call: Call, read: Any) -> bytes:
+        """Read an image, unless a fault breaks the connection in the middle of it."""
+        fault = self.service.faults.take("upload_broken")
+        chunks: list[bytes] = []
+        size = 0
+        while chunk := await read(_CHUNK_BYTES):
+            chunks.append(bytes(chunk))
+            size += len(chunk)
+            if fault is not None and size >= fault.parameters["after_bytes"] and call.request.transport is not None:
+                call.request.transport.abort()
+                raise refuse(400, "UnrecognizedRequestBody", "the connection was closed")
+            if self.policy.max_image_bytes is not None and size > self.policy.max_image_bytes:
+                raise refuse(413, "UnrecognizedRequestBody", "the image is too large")
+        return b"".join(chunks)
+
+    def _received(self, data: bytes, order: Order) -> Reply:
+        self._check_free()  # another client may have been faster, while this one's image came in
 
         async def ready() -> bytes:
-            return data or b""
+            return data
 
-        return self._begin(ready, targets, when)
+        return self.work.begin(ready, order)
 
-    def _begin(self, fetch: Any, targets: list[str], when: str) -> Reply:
-        identity = self.service.tasks.create("Firmware update")
-        work = asyncio.get_running_loop().create_task(self._install(identity, fetch, targets, when))
-        self._running.add(work)
-        work.add_done_callback(self._running.discard)
-        return self.service.task_resources.accepted(identity)
-
-    # ------------------------------------------------------------------ work
-
-    def _check(self, image: Image, targets: list[str]) -> str:
-        part = self.components.get(image.component)
-        if part is None:
-            raise ImageError(f"The image is for {image.component}, which this machine does not have.")
-        if targets and image.component not in targets:
-            raise ImageError(f"The image is for {image.component}, not for the target {', '.join(targets)}.")
-        if not part.get("Updateable", False):
-            raise ImageError(f"{image.component} cannot be updated.")
-        model = self.service.profile.data["system"].get("Model", "")
-        if image.models and model not in image.models:
-            raise ImageError(f"The image fits {', '.join(image.models)}, not {model}.")
-        return str(part.get("Activation", "reset"))
-
-    async def _install(self, identity: str, fetch: Any, targets: list[str], when: str) -> None:
-        tasks = self.service.tasks
-        pause = self.service.timing.update / 3
-        try:
-            tasks.update(identity, "Running", 5)
-            data = await fetch()
-            await asyncio.sleep(pause)
-            tasks.update(identity, "Running", 40)
-            image = read_image(data)
-            activation = self._check(image, targets)
-            await asyncio.sleep(pause)
-            fault = self.service.faults.take("update_fails")
-            if fault is not None:
-                raise ImageError(str(fault.parameters["message"]))
-            tasks.update(identity, "Running", 80)
-            await asyncio.sleep(pause)
-        except (ImageError, aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
-            text = str(error) or type(error).__name__
-            tasks.update(identity, "Exception", 100, message("GeneralError", text))
-            self.service.log.add("Warning", f"Firmware update failed: {text}")
-            return
-        await self._activate(identity, image, activation, when)
-
-    async def _activate(self, identity: str, image: Image, activation: str, when: str) -> None:
-        tasks, service = self.service.tasks, self.service
-        if activation == "reset":
-            older = self.staged.get(image.component)
-            if older is not None:
-                tasks.update(older["task"], "Cancelled", 100, message("GeneralError", "A newer image replaced it."))
-            self.staged[image.component] = {"version": image.version, "task": identity}
-            target = f"{self.paths.system}/Actions/ComputerSystem.Reset"
-            kind = "ForceRestart" if service.power.state == "On" else "On"
-            tasks.update(identity, "Pending", 90, message("ResetRequired", target, kind))
-            if when == "Immediate" and not service.power.busy:
-                service.power.request(kind)
-            return
-        service.firmware[image.component] = image.version
-        tasks.update(identity, "Completed", 100, message("Success"))
-        service.log.add("OK", f"{image.component} updated to {image.version}")
-        service.state.save()
-        if activation == "bmc":
-            service.restart_bmc_soon()
+    # ------------------------------------------------------------------ events of the machine
 
     def activate_staged(self) -> None:
         """Do what POST does with staged images."""
-        for component, staged in list(self.staged.items()):
-            self.service.firmware[component] = staged["version"]
-            self.service.tasks.update(staged["task"], "Completed", 100, message("Success"))
-            self.service.log.add("OK", f"{component} updated to {staged['version']}")
-            del self.staged[component]
+        self.work.activate_staged()
+
+    def bmc_goes_down(self) -> None:
+        """Do what a restart of the BMC does to updates."""
+        self.work.bmc_goes_down()
 
     async def stop(self) -> None:
         """End updates that are under way."""
-        for work in list(self._running):
-            work.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await self.work.stop()
