@@ -6,6 +6,7 @@ from typing import Any
 
 from .gpu_driver import matches, same_value, upstream
 from .gpu_driver_plan import DriverWish
+from .gpu_memory_health import memory_measurements
 
 _XID_COMMAND = "journalctl -k -b | grep -i xid"
 
@@ -20,7 +21,7 @@ def measurements(
         found += _versions(seen, smi, wish)
         found.append(_count(seen, smi, wish))
         for gpu in smi["gpus"]:
-            found += _memory(gpu)
+            found += memory_measurements(gpu)
             found += _modes(gpu, wish)
         found.append(_inforom(smi))
     found += _options(seen, wish)
@@ -134,35 +135,6 @@ def _count(seen: dict[str, Any], smi: dict[str, Any], wish: DriverWish) -> dict[
     )
 
 
-def _memory(gpu: dict[str, Any]) -> list[dict[str, Any]]:
-    address = gpu["address"]
-    errors = {
-        "name": "gpu_ecc_uncorrected",
-        "scope": address,
-        "unit": "count",
-        "statistic": "since the driver was loaded",
-    }
-    if gpu["ecc_uncorrected"] is None:
-        errors["skipped"] = "this GPU counts no ECC errors, or ECC is off"
-    else:
-        errors.update(
-            value=gpu["ecc_uncorrected"],
-            cause="memory of the GPU lost data: reset it; replace it if the count comes back",
-            next_command=f"nvidia-smi -q -d ECC -i {address}",
-        )
-    repairs = {"name": "gpu_memory_repair", "scope": address, "unit": "", "statistic": "read once"}
-    if gpu["repairs"] is None:
-        repairs["skipped"] = "this GPU does not tell of repairs of its memory"
-    else:
-        repairs.update(
-            value=", ".join(gpu["repairs"]) or "none pending",
-            expected="none pending",
-            cause="the GPU takes bad memory out of use at its next reset: restart the node; if it failed, replace the GPU",
-            next_command=f"nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT -i {address}",
-        )
-    return [errors, repairs]
-
-
 def _modes(gpu: dict[str, Any], wish: DriverWish) -> list[dict[str, Any]]:
     address = gpu["address"]
     found = []
@@ -243,7 +215,7 @@ def _options(seen: dict[str, Any], wish: DriverWish) -> list[dict[str, Any]]:
 
 
 def _xids(seen: dict[str, Any], log: tuple[list[dict[str, Any]], str], wish: DriverWish) -> list[dict[str, Any]]:
-    """Errors since boot: those of the hardware and driver by GPU, and those that programs caused, together."""
+    """Errors since boot: those of the hardware and driver by GPU, and together those that GPUs got over or programs caused."""
     xids, problem = log
     if problem and wish.container:
         return [{"name": "gpu_xid", "scope": "node", "skipped": f"the kernel log is the host's: {problem}"}]
@@ -251,7 +223,7 @@ def _xids(seen: dict[str, Any], log: tuple[list[dict[str, Any]], str], wish: Dri
         return [{"name": "gpu_xid", "scope": "node", "error": problem, "next_command": "dmesg | grep -i xid"}]
     found = []
     for address in sorted({*seen["gpus"], *(xid["address"] for xid in xids)}):
-        mine = [xid for xid in xids if xid["address"] == address and not xid["application"]]
+        mine = [xid for xid in xids if xid["address"] == address and not (xid["application"] or xid["recovered"])]
         found.append(
             _of(
                 "gpu_xid",
@@ -264,21 +236,23 @@ def _xids(seen: dict[str, Any], log: tuple[list[dict[str, Any]], str], wish: Dri
                 next_command=_XID_COMMAND,
             )
         )
-    theirs = [xid for xid in xids if xid["application"]]
-    found.append(
-        _of(
-            "gpu_xid_application",
-            "node",
-            sum(xid["count"] for xid in theirs),
-            unit="count",
-            statistic="since boot",
-            conditions={f"{xid['address']} {xid['code']}": xid["count"] for xid in theirs},
-            cause="; ".join(
-                f"Xid {xid['code']} on {xid['address']}: a program's fault by NVIDIA's list" for xid in theirs
-            ),
-            next_command=_XID_COMMAND,
+    for name, kind, why in (
+        ("gpu_xid_recovered", "recovered", ""),
+        ("gpu_xid_application", "application", "a program's fault by NVIDIA's list"),
+    ):
+        some = [xid for xid in xids if xid[kind]]
+        found.append(
+            _of(
+                name,
+                "node",
+                sum(xid["count"] for xid in some),
+                unit="count",
+                statistic="since boot",
+                conditions={f"{xid['address']} {xid['code']}": xid["count"] for xid in some},
+                cause="; ".join(f"Xid {xid['code']} on {xid['address']}: {why or xid['meaning']}" for xid in some),
+                next_command=_XID_COMMAND,
+            )
         )
-    )
     return found
 
 

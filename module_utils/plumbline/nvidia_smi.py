@@ -10,15 +10,19 @@ from xml.etree import ElementTree
 _LONGEST = 32 * 1024 * 1024
 _ADDRESS = re.compile(r"^([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$")
 _MIB = 1024 * 1024
-# Fields that say that memory waits for a reset to be repaired, or cannot be: path, what it means.
+# Fields that say that memory waits for a reset to be repaired: path, what it means.
 _REPAIRS = (
     ("retired_pages/pending_retirement", "page retirement pending"),
     ("retired_pages/pending_blacklist", "page retirement pending"),
     ("remapped_rows/remapped_row_pending", "row remap pending"),
-    ("remapped_rows/remapped_row_failure", "row remap failed"),
     ("ecc_errors/channel_repair_pending", "channel repair pending"),
     ("ecc_errors/tpc_repair_pending", "TPC repair pending"),
+)
+# Fields that say that memory can no longer be repaired; by NVIDIA's policy each is a reason to return the GPU.
+_FAILURES = (
+    ("remapped_rows/remapped_row_failure", "row remap failed"),
     ("ecc_errors/unrepairable_memory", "memory that cannot be repaired"),
+    ("ecc_errors/aggregate/sram_threshold_exceeded", "SRAM error threshold exceeded"),
 )
 
 
@@ -85,9 +89,17 @@ def _gpu(gpu: ElementTree.Element) -> dict[str, Any]:
         else _quantity(gpu, "power_readings/power_limit", "W", 1),
         "ecc_mode": _value(gpu, "ecc_mode/current_ecc"),
         "ecc_mode_pending": _value(gpu, "ecc_mode/pending_ecc"),
-        "ecc_uncorrected": _ecc(gpu, "uncorrectable", "double_bit"),
-        "ecc_corrected": _ecc(gpu, "correctable", "single_bit"),
-        "repairs": _repairs(gpu),
+        "ecc_uncorrected": _ecc(gpu, "volatile", "uncorrectable", "double_bit"),
+        "ecc_corrected": _ecc(gpu, "volatile", "correctable", "single_bit"),
+        "ecc_uncorrected_sram": _ecc(gpu, "volatile", "uncorrectable", "", memories="sram"),
+        "ecc_uncorrected_lifetime": _ecc(gpu, "aggregate", "uncorrectable", "double_bit"),
+        "ecc_corrected_lifetime": _ecc(gpu, "aggregate", "correctable", "single_bit"),
+        "repairs": _flags(gpu, _REPAIRS),
+        "failures": _flags(gpu, _FAILURES),
+        "remapped_rows_uncorrectable": _integer(gpu, "remapped_rows/remapped_row_unc"),
+        "remapped_rows_correctable": _integer(gpu, "remapped_rows/remapped_row_corr"),
+        "remap_banks": _banks(gpu),
+        "retired_pages": _retired_pages(gpu),
         "recovery_action": _value(gpu, "gpu_recovery_action"),
         "fabric_state": _value(gpu, "fabric/state"),
         "fabric_status": _value(gpu, "fabric/status"),
@@ -99,36 +111,59 @@ def _gpu(gpu: ElementTree.Element) -> dict[str, Any]:
     }
 
 
-def _ecc(gpu: ElementTree.Element, modern: str, old: str) -> int | None:
-    """Errors since the driver was loaded, over all memories; `None` where the GPU counts none.
+def _ecc(gpu: ElementTree.Element, counter: str, modern: str, old: str, memories: str = "sram|dram") -> int | None:
+    """Errors over all memories; `None` where the GPU counts none.
 
-    Until schema v11 some GPUs tell single and double bits with a total, later ones correctable and uncorrectable errors
-    by memory (with the kind of check in the name since v13).
+    *counter* is `volatile` (since the driver was loaded) or `aggregate` (of the GPU's life). Until schema v11 some GPUs
+    tell single and double bits with a total, later ones correctable and uncorrectable errors by memory (with the kind of
+    check in the name since v13).
     """
-    total = _integer(gpu, f"ecc_errors/volatile/{old}/total")
+    total = _integer(gpu, f"ecc_errors/{counter}/{old}/total") if old else None
     if total is not None:
         return total
-    volatile = gpu.find("ecc_errors/volatile")
+    counters = gpu.find(f"ecc_errors/{counter}")
     counted = [
         _number(element.text)
-        for element in (volatile if volatile is not None else ())
-        if re.match(rf"^(sram|dram)_{modern}(_|$)", element.tag)
+        for element in (counters if counters is not None else ())
+        if re.match(rf"^({memories})_{modern}(_|$)", element.tag)
     ]
     known = [count for count in counted if count is not None]
     return sum(known) if known else None
 
 
-def _repairs(gpu: ElementTree.Element) -> list[str] | None:
-    """What memory waits for, without doubles; `None` where the GPU says nothing about it."""
+def _flags(gpu: ElementTree.Element, fields: tuple[tuple[str, str], ...]) -> list[str] | None:
+    """What of *fields* is set, without doubles; `None` where the GPU says nothing about any of them."""
     told = False
-    waiting: dict[str, None] = {}
-    for path, meaning in _REPAIRS:
+    found: dict[str, None] = {}
+    for path, meaning in fields:
         value = _value(gpu, path)
         if value in ("Yes", "No"):
             told = True
         if value == "Yes":
-            waiting[meaning] = None
-    return list(waiting) if told else None
+            found[meaning] = None
+    return list(found) if told else None
+
+
+def _banks(gpu: ElementTree.Element) -> dict[str, int] | None:
+    """Banks by how many spare rows they have left: `max`, `high`, `partial`, `low`, `none`."""
+    found = {}
+    for level in ("max", "high", "partial", "low", "none"):
+        path = f"remapped_rows/row_remapper_histogram/row_remapper_histogram_{level}"
+        count = _number((_value(gpu, path) or "").partition(" ")[0])
+        if count is None:
+            return None
+        found[level] = count
+    return found
+
+
+def _retired_pages(gpu: ElementTree.Element) -> int | None:
+    """Pages of memory that were taken out of use for good, on GPUs before row remapping; `None` where it tells none."""
+    counts = [
+        _integer(gpu, f"retired_pages/{cause}_retirement/retired_count")
+        for cause in ("multiple_single_bit", "double_bit")
+    ]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _value(element: ElementTree.Element, path: str) -> str | None:

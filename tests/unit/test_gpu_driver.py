@@ -26,6 +26,8 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_
     cuda_fault,
     make_plan,
 )
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_memory_health import memory_measurements
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.nvidia_smi import parse_smi
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.tree import Tree
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "nvidia"
@@ -143,7 +145,19 @@ def test_a_healthy_node_needs_nothing_and_passes_every_gate(node: Node) -> None:
     plan = node.plan()
     assert (plan["differences"], plan["problems"], plan["left_alone"], plan["restart_due"]) == ([], [], False, False)
     assert node.judge(replace(WISH, cuda_version="13.0")) == {}
-    assert len(node.measure()) == 14
+    # Beside the driver and its modes: six of the memory, three of the Xids.
+    assert {name.split()[0] for name in node.measure()} >= {
+        "gpu_ecc_uncorrected",
+        "gpu_ecc_corrected",
+        "gpu_ecc_uncorrected_lifetime",
+        "gpu_memory_repair",
+        "gpu_memory_failure",
+        "gpu_remapped_rows",
+        "gpu_exhausted_banks",
+        "gpu_xid",
+        "gpu_xid_recovered",
+        "gpu_xid_application",
+    }
 
 
 def test_the_rules_of_the_gates_are_sound() -> None:
@@ -406,8 +420,18 @@ def test_a_gpu_that_the_driver_does_not_know_is_named(node: Node) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "check", "status"),
     [
-        ("<dram_uncorrectable>0", "<dram_uncorrectable>4", "gpu_ecc_uncorrected 0000:00:06.0", "CRITICAL"),
-        ("<remapped_row_pending>No", "<remapped_row_pending>Yes", "gpu_memory_repair 0000:00:06.0", "CRITICAL"),
+        ("<dram_uncorrectable>0", "<dram_uncorrectable>4", "gpu_ecc_uncorrected 0000:00:06.0", "WARN"),
+        ("<remapped_row_pending>No", "<remapped_row_pending>Yes", "gpu_memory_repair 0000:00:06.0", "WARN"),
+        ("<channel_repair_pending>No", "<channel_repair_pending>Yes", "gpu_memory_repair 0000:00:06.0", "WARN"),
+        ("<remapped_row_failure>No", "<remapped_row_failure>Yes", "gpu_memory_failure 0000:00:06.0", "CRITICAL"),
+        ("<unrepairable_memory>No", "<unrepairable_memory>Yes", "gpu_memory_failure 0000:00:06.0", "CRITICAL"),
+        ("<sram_threshold_exceeded>No", "<sram_threshold_exceeded>Yes", "gpu_memory_failure 0000:00:06.0", "CRITICAL"),
+        ("<dram_correctable>0", "<dram_correctable>20000000", "gpu_ecc_corrected 0000:00:06.0", "WARN"),
+        ("<dram_correctable>0", "<dram_correctable>2000", "", ""),
+        ("histogram_none>0 bank", "histogram_none>1 bank", "gpu_exhausted_banks 0000:00:06.0", "WARN"),
+        # What was repaired, and errors of the GPU's whole life, are on record and no fault of today.
+        ("<remapped_row_unc>0", "<remapped_row_unc>7", "", ""),
+        ("<remapped_row_corr>0", "<remapped_row_corr>9", "", ""),
         ("<pending_ecc>Enabled", "<pending_ecc>Disabled", "gpu_ecc_mode 0000:00:06.0", "CRITICAL"),
         ("<gpu_recovery_action>None", "<gpu_recovery_action>Reset", "gpu_recovery_action 0000:00:06.0", "CRITICAL"),
         ("<persistence_mode>Enabled", "<persistence_mode>Disabled", "gpu_persistence_mode 0000:00:06.0", "WARN"),
@@ -438,6 +462,40 @@ def test_xids_stop_a_node_unless_a_program_caused_them(node: Node) -> None:
     assert "GSP" in node.measure()["gpu_xid 0000:9b:00.0"]["cause"]
     node.answers["journalctl"] = (0, "NVRM: Xid (PCI:0000:00:06): 31, pid=1, name=python3, MMU Fault", "")
     assert node.judge() == {"gpu_xid_application node": "WARN"}
+
+
+def test_a_contained_memory_error_warns_and_one_that_was_not_contained_stops_the_node(node: Node) -> None:
+    line = "NVRM: Xid (PCI:0000:00:06): {}, pid=1, name=python3"
+    node.answers["journalctl"] = (0, "\n".join(line.format(code) for code in (48, 63, 94)), "")
+    assert node.judge() == {"gpu_xid_recovered node": "WARN"}
+    assert "Xid 63 on 0000:00:06.0: a memory row" in node.measure()["gpu_xid_recovered node"]["cause"]
+    node.answers["journalctl"] = (0, "\n".join(line.format(code) for code in (48, 95)), "")
+    assert node.judge() == {"gpu_xid 0000:00:06.0": "CRITICAL"}
+
+
+def test_each_fault_of_the_memory_says_what_to_do(node: Node) -> None:
+    node.answers["timeout"] = (0, H200.replace("<remapped_row_pending>No", "<remapped_row_pending>Yes"), "")
+    found = node.measure()["gpu_memory_repair 0000:00:06.0"]
+    assert "next reset" in found["cause"]
+    assert "nvidia-smi --gpu-reset -i 0000:00:06.0" in found["next_command"]
+    node.answers["timeout"] = (0, H200.replace("<remapped_row_failure>No", "<remapped_row_failure>Yes"), "")
+    found = node.measure()["gpu_memory_failure 0000:00:06.0"]
+    assert found["value"] == "row remap failed"
+    assert "replace the GPU" in found["cause"]
+    # Nothing is said of the cause where nothing is wrong.
+    assert "cause" not in node.measure()["gpu_memory_repair 0000:00:06.0"]
+
+
+@pytest.mark.parametrize(("pages", "status"), [(0, "OK"), (15, "OK"), (16, "WARN"), (61, "WARN")])
+def test_retired_pages_of_an_older_gpu(pages: int, status: str) -> None:
+    gpu = dict.fromkeys(parse_smi(H200)["gpus"][0]) | {"address": "0000:3b:00.0", "retired_pages": pages}
+    checks = {check.name: check.status for check in judge_all(memory_measurements(gpu), RULES)}
+    assert checks == {
+        "gpu_ecc_uncorrected": "SKIPPED",
+        "gpu_memory_repair": "SKIPPED",
+        "gpu_memory_failure": "SKIPPED",
+        "gpu_retired_pages": status,
+    }
 
 
 def test_a_kernel_log_that_cannot_be_read_is_not_a_clean_one(node: Node) -> None:

@@ -89,7 +89,33 @@ def test_errors_and_repairs_of_schema_13_are_found() -> None:
     (gpu,) = parse_smi(text)["gpus"]
     assert gpu["ecc_uncorrected"] == 7
     assert gpu["ecc_corrected"] == 0
-    assert gpu["repairs"] == ["row remap pending", "memory that cannot be repaired"]
+    assert gpu["ecc_uncorrected_sram"] == 3
+    assert gpu["repairs"] == ["row remap pending"]
+    assert gpu["failures"] == ["memory that cannot be repaired"]
+
+
+def test_counters_of_a_gpus_life_are_kept_apart_from_those_since_the_driver_was_loaded() -> None:
+    head, aggregate, tail = H200.partition("<aggregate>")
+    tail = tail.replace("<dram_uncorrectable>0", "<dram_uncorrectable>9", 1).replace(
+        "<dram_correctable>0", "<dram_correctable>8", 1
+    )
+    (gpu,) = parse_smi(head + aggregate + tail)["gpus"]
+    assert (gpu["ecc_uncorrected"], gpu["ecc_corrected"]) == (0, 0)
+    assert (gpu["ecc_uncorrected_lifetime"], gpu["ecc_corrected_lifetime"]) == (9, 8)
+
+
+def test_spare_rows_and_retired_pages() -> None:
+    (gpu,) = parse_smi(A10G)["gpus"]
+    assert gpu["remap_banks"] == {"max": 192, "high": 0, "partial": 0, "low": 0, "none": 0}
+    assert (gpu["remapped_rows_uncorrectable"], gpu["remapped_rows_correctable"]) == (0, 0)
+    assert gpu["retired_pages"] is None
+    assert gpu["failures"] == []
+    (gpu,) = parse_smi(A100)["gpus"]  # cut into slices it tells nothing of rows
+    assert (gpu["remap_banks"], gpu["remapped_rows_uncorrectable"], gpu["failures"]) == (None, None, None)
+    pages = "<double_bit_retirement><retired_count>{}</retired_count></double_bit_retirement>"
+    old = OLD.replace("<pending_retirement>", pages.format(3) + "<pending_retirement>")
+    assert parse_smi(old)["gpus"][0]["retired_pages"] == 3
+    assert parse_smi(OLD)["gpus"][0]["failures"] is None
 
 
 def test_what_is_printed_around_the_answer_is_a_warning() -> None:
@@ -189,3 +215,35 @@ def test_each_form_of_a_line(line: str, expected: list[tuple[str, int, bool]]) -
 @given(st.text(max_size=300))
 def test_any_log_is_survived(log: str) -> None:
     assert isinstance(find_xids("NVRM: Xid (PCI:0000:9b:00): 119, x\n" + log), list)
+
+
+def xids(*codes: int, gpu: str = "0000:9b:00") -> str:
+    return "\n".join(f"[1.0] NVRM: Xid (PCI:{gpu}): {code}, pid=1, name=x" for code in codes)
+
+
+@pytest.mark.parametrize(
+    ("log", "recovered"),
+    [
+        (xids(63), {63}),
+        (xids(92, 94, 121, 160), {92, 94, 121, 160}),
+        # An uncorrected error that was contained, as a GPU with containment tells it.
+        (xids(48, 171, 63, 94), {48, 171, 63, 94}),
+        # Without a word of containment, or with one that is worse, it is what it says.
+        (xids(48), set()),
+        (xids(48, 63), {63}),
+        (xids(48, 94, 95), {94}),
+        (xids(48, 64, 94), {94}),
+        # Of another GPU.
+        (xids(48) + "\n" + xids(94, gpu="0000:1b:00"), {94}),
+        (xids(64, 95, 140, 79, 119), set()),
+    ],
+)
+def test_what_a_gpu_gets_over_is_told_apart(log: str, recovered: set[int]) -> None:
+    assert {xid["code"] for xid in find_xids(log) if xid["recovered"]} == recovered
+
+
+def test_a_wish_for_recovery_that_is_taken_back_is_none() -> None:
+    line = "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from {}"
+    assert find_xids(line.format("0x1 (GPU Reset Required) to 0x0 (None)")) == []
+    (xid,) = find_xids(line.format("0x0 (None) to 0x2 (Node Reboot Required)"))
+    assert (xid["code"], xid["recovered"]) == (154, False)
