@@ -124,11 +124,11 @@ def _links(gpus: list[dict[str, Any]], addresses: dict[str, str], switched: bool
                 for number, speed in sorted(gpu["links"].items())
                 if speed and number not in good
             ]
-            parts = [f"links {', '.join(down)} are inactive"] if down else []
-            parts += [f"links {', '.join(slow)} run below {full / 1e9:g} GB/s"] if slow else []
+            parts = [f"{_links_called(down, 'is', 'are')} inactive"] if down else []
+            parts += [f"{_links_called(slow, 'runs', 'run')} below {full / 1e9:g} GB/s"] if slow else []
             parts = parts or ["all its links are inactive"]
             measurement["cause"] = (
-                f"GPU {scope}: {' and '.join(parts)}. Look for Xid 74, reset the GPU, then reseat it or its bridge"
+                f"{_called(scope)}: {' and '.join(parts)}. Look for Xid 74, reset the GPU, then reseat it or its bridge"
                 + (" and look at nvidia-fabricmanager" if switched else "")
             )
             measurement["next_command"] = (
@@ -136,6 +136,14 @@ def _links(gpus: list[dict[str, Any]], addresses: dict[str, str], switched: bool
             )
         found.append(measurement)
     return found
+
+
+def _called(scope: str) -> str:
+    return scope if scope.startswith("GPU") else f"GPU {scope}"
+
+
+def _links_called(numbers: list[str], one: str, many: str) -> str:
+    return f"link {numbers[0]} {one}" if len(numbers) == 1 else f"links {', '.join(numbers)} {many}"
 
 
 def _errors(gpu: dict[str, Any], scope: str) -> dict[str, Any]:
@@ -148,7 +156,7 @@ def _errors(gpu: dict[str, Any], scope: str) -> dict[str, Any]:
         "unit": "count",
         "statistic": "since the driver was loaded",
         "conditions": faults,
-        "cause": f"GPU {scope} had errors on NVLink ({told}): watch whether they grow, then reseat the GPU or its bridge"
+        "cause": f"{_called(scope)} had errors on NVLink ({told}): watch whether they grow, then reseat the GPU or its bridge"
         if faults
         else "",
         "next_command": f"nvidia-smi nvlink -e -i {gpu['index']}",

@@ -26,8 +26,8 @@ def tree_measurements(facts: dict[str, Any], expected: dict[str, int]) -> list[d
     functions = {function["address"]: function for function in facts["functions"]}
     found = [_count(facts, functions, kind, number) for kind, number in sorted(expected.items())]
     links = [link for link in facts["links"] if link["devices_below"] and link["port"]]
-    if links and any(functions[link["port"]]["readable_bytes"] > CONFIG_UNPRIVILEGED_BYTES for link in links):
-        found += _payloads(links, functions)
+    if any(function["readable_bytes"] > CONFIG_UNPRIVILEGED_BYTES for function in functions.values()):
+        found += _payloads(links, functions) if links else []
         found += _detours(facts["devices"], functions)
         found += _untrained(functions)
     elif links:

@@ -11,6 +11,8 @@ from .tree import Tree
 
 DEVICES = "/sys/bus/pci/devices"
 _SPEED = re.compile(r"^([0-9.]+) GT/s")
+# What the kernel says of a register that reads all ones (63), and of a width that it cannot tell (255).
+_WIDTH_UNKNOWN = 63
 _COUNT = re.compile(r"^[0-9]{1,20}$")
 _AER_FILES = ("correctable", "nonfatal", "fatal")
 
@@ -27,8 +29,10 @@ def read_function(tree: Tree, address: str, slots: dict[str, str]) -> dict[str, 
     numa_node = tree.integer(f"{base}/numa_node")
     driver = tree.link(f"{base}/driver")
     links = facts.pop("link_capabilities")
-    if physical is not None:
-        links = []  # it shares the link of its physical function; what its registers say of one is reserved
+    if physical is not None or not facts["responsive"]:
+        # A virtual function shares the link of its physical one, and its registers of a link are reserved. What does not
+        # answer tells nothing: the kernel's files then repeat old figures, or all ones.
+        links = []
     elif facts["readable_bytes"] <= CONFIG_UNPRIVILEGED_BYTES:
         # Without root the capabilities are out of reach, but the kernel tells the link's state to everybody.
         links = _sysfs_links(tree, base)
@@ -64,7 +68,7 @@ def _read_config(tree: Tree, base: str) -> dict[str, Any]:
 
 def _sysfs_links(tree: Tree, base: str) -> list[dict[str, Any]]:
     max_width = tree.integer(f"{base}/max_link_width")
-    if not max_width:
+    if not max_width or max_width >= _WIDTH_UNKNOWN:
         return []
     return [
         {

@@ -182,6 +182,8 @@ def _links(functions: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         if not function["link"] or function["port_type"] in DOWNSTREAM_FACING:
             continue
         port = functions.get(function["parent"] or "")
+        if _reserved(function, port):
+            continue
         if port and port["link"] and (port["port_type"] is None or port["port_type"] in DOWNSTREAM_FACING):
             below.setdefault((port["address"], ""), []).append(address)
         elif not port and function["kind"] in DEVICE_KINDS:
@@ -190,6 +192,15 @@ def _links(functions: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         members[0]: _link(functions.get(port or ""), [functions[member] for member in members])
         for (port, _), members in below.items()
     }
+
+
+def _reserved(function: dict[str, Any], port: dict[str, Any] | None) -> bool:
+    """Whether a device that answers says that it has no link at all: then it is a virtual function in a guest, whose registers of the
+    link are reserved and read 0. A link that is really down is down at its port, too."""
+    link = function["link"]
+    if link["width"] or link["speed_gts"] is not None:
+        return False
+    return not (port and port["link"] and port["link"]["width"] == 0)
 
 
 def _link(port: dict[str, Any] | None, members: list[dict[str, Any]]) -> dict[str, Any]:

@@ -133,6 +133,7 @@ class Function:
         self.config = bytearray(4096)
         self.express: int | None = None
         self.aer_offset: int | None = None
+        self.acs_offset: int | None = None
         self.parent: Function | None = None
         self.aer = {kind: dict.fromkeys(names, 0) for kind, (_, names) in AER_NAMES.items()}
         self.numa_node = int(self.find(r"NUMA node: (\d+)") or -1)
@@ -162,6 +163,24 @@ class Function:
         self.put("<H", self.express + 0x12, status)
         if target is not None:
             self.put("<H", self.express + 0x30, self.get("<H", self.express + 0x30) & ~0xF | SPEEDS[target])
+
+    def set_payload(self, code: int) -> None:
+        """The largest payload that the function sends: 128 bytes << code."""
+        assert self.express is not None
+        control = self.get("<H", self.express + 8)
+        self.put("<H", self.express + 8, control & ~0xE0 | code << 5)
+
+    def set_acs(self, *names: str) -> None:
+        """Switch these parts of ACS on, by lspci's names."""
+        assert self.acs_offset is not None
+        self.put("<H", self.acs_offset + 6, sum(1 << ACS.index(name) for name in names))
+
+    def set_slot(self, *, occupied: bool, active: bool) -> None:
+        """What a port's slot senses, and whether its link is up."""
+        assert self.express is not None
+        self.put("<H", self.express + 0x1A, 0x40 if occupied else 0)
+        status = self.get("<H", self.express + 0x12) & ~0x2000
+        self.put("<H", self.express + 0x12, status | (0x2000 if active else 0))
 
     def _header(self) -> None:
         vendor = next((code for name, code in VENDORS.items() if self.name.startswith(name)), 0x1234)
@@ -238,6 +257,8 @@ class Function:
         slot = self.find(r"Slot #(\d+)", text)
         if slot:
             self.put("<I", offset + 0x14, int(slot) << 19)
+        if "PresDet+" in text:
+            self.put("<H", offset + 0x1A, 0x40)
         fastest = self.find(r"LnkCap2: Supported Link Speeds: 2\.5-([\d.]+)GT/s", text)
         if fastest:
             self.put("<I", offset + 0x2C, (1 << SPEEDS[fastest]) - 1 << 1)
@@ -247,6 +268,7 @@ class Function:
 
     def _extended(self, code: int, offset: int, text: str) -> None:
         if code == 0x0D:
+            self.acs_offset = offset
             for register, line in ((4, "ACSCap"), (6, "ACSCtl")):
                 values = self.find(line + r":(.*)", text) or ""
                 self.put("<H", offset + register, sum(1 << bit for bit, name in enumerate(ACS) if f"{name}+" in values))
@@ -261,12 +283,13 @@ class Machine:
     """All functions of a capture, by address."""
 
     def __init__(self, text: str) -> None:
-        blocks = re.split(r"\n(?=[0-9a-f]{2,4}:[0-9a-f]{2}[:.])", "\n" + text.strip() + "\n")
+        blocks = re.split(r"\n(?=[0-9a-f]{2,5}:[0-9a-f]{2}[:.])", "\n" + text.strip() + "\n")
         found = [Function(block) for block in blocks if block.strip()]
         self.functions = {function.address: function for function in found}
-        by_bus = {function.config[0x19]: function for function in found if function.config[0x0E] == 1}
+        by_bus = {(f.address.split(":")[0], f.config[0x19]): f for f in found if f.config[0x0E] == 1}
         for function in found:
-            function.parent = by_bus.get(int(function.address.split(":")[1], 16))
+            domain, bus, _ = function.address.split(":")
+            function.parent = by_bus.get((domain, int(bus, 16)))
 
     def __getitem__(self, address: str) -> Function:
         return self.functions[address]

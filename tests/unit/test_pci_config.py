@@ -117,6 +117,39 @@ def test_all_ones_is_a_device_that_does_not_answer():
     assert facts["link_capabilities"] == []
 
 
+def test_a_virtual_function_answers_though_its_ids_read_all_ones():
+    # SR-IOV, 3.4.1: vendor and device read FFFFh in every virtual function.
+    config = endpoint()
+    config[:4] = b"\xff" * 4
+    facts = parse_function(config_from_bytes(bytes(config)))
+    assert facts["responsive"]
+    assert facts["class_code"] == 0x030200
+
+
+@pytest.mark.parametrize(("status", "retimers"), [(0, 0), (1 << 6, 1), (1 << 6 | 1 << 7, 2)])
+def test_retimers_are_counted(status, retimers):
+    assert link(endpoint(lnksta2=status))["retimers"] == retimers
+
+
+@pytest.mark.parametrize(
+    ("capability", "control", "status", "occupied", "powered"),
+    [(28 << 19, 0, 0x40, True, True), (28 << 19, 0x400, 0, False, True), (28 << 19 | 2, 0x400, 0x40, True, False)],
+)
+def test_what_a_slot_senses(capability, control, status, occupied, powered):
+    config = endpoint(flags=2 | 6 << 4 | 0x100)
+    struct.pack_into("<IHH", config, 0x60 + 0x14, capability, control, status)
+    facts = parse_function(config_from_bytes(bytes(config)))
+    assert (facts["slot_number"], facts["slot_occupied"], facts["slot_powered"]) == (28, occupied, powered)
+
+
+def test_a_loop_of_extended_capabilities_ends():
+    config = endpoint()
+    struct.pack_into("<I", config, 0x100, 0x0003 | 1 << 16 | 0x140 << 20)
+    struct.pack_into("<I", config, 0x140, 0x0004 | 1 << 16 | 0x100 << 20)
+    facts = parse_function(config_from_bytes(bytes(config)))
+    assert (facts["acs"], facts["aer_status"]) == (None, None)
+
+
 def test_a_chain_that_bites_its_tail_ends():
     config = endpoint(header=0x10 | 0x60 << 8)
     assert len(parse_function(config_from_bytes(bytes(config)))["link_capabilities"]) == 1
