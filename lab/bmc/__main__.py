@@ -158,7 +158,8 @@ async def _start(server: BmcServer) -> None:
         elif error.errno == errno.EACCES:
             advice = "permission denied; choose a port above 1023"
         else:
-            reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
             advice = f"{reason}; give --listen an address of this machine"
         raise ConfigError(f"Port {config.port} on {config.listen} cannot be used: {advice}.") from error
     print(

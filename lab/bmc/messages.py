@@ -11,130 +11,48 @@ from typing import Any
 REGISTRY = "Base.1.18"
 REGISTRY_VERSION = "1.18.0"
 
-_OK, _WARNING, _CRITICAL = "OK", "Warning", "Critical"
-
-# key: (severity, text with %1, %2 ..., resolution)
+# key | severity | text with %1, %2 ... | resolution
+_TABLE = """
+Success | OK | The request completed successfully. | None.
+GeneralError | Critical | %1 | See the message, correct the cause and send the request again.
+InternalError | Critical | The service failed to handle the request. | Send it again; report the service log.
+MalformedJSON | Critical | The request body is not valid JSON. | Correct the body and send it again.
+UnrecognizedRequestBody | Warning | The request body cannot be used: %1. | Send a JSON object as the schema of the resource describes it.
+ResourceMissingAtURI | Critical | There is no resource at %1. | Follow the links from /redfish/v1.
+OperationNotAllowed | Critical | %1 is not allowed on %2. | Use a method of the Allow header.
+NoValidSession | Critical | The request carries no valid credentials: %1. | Log in at SessionService/Sessions, or by basic authentication.
+ResourceAtUriUnauthorized | Critical | Access to %1 was refused. | Send credentials that may read it.
+InsufficientPrivilege | Critical | The account has not the privilege that this request needs. | Log in with an account that has it.
+ResourceAlreadyExists | Critical | There is already a %1 whose %2 is %3. | Choose another value.
+ResourceCannotBeDeleted | Critical | The resource cannot be deleted. | Leave it.
+CreateLimitReachedForResource | Critical | No more resources can be created here. | Delete one first.
+SessionLimitExceeded | Critical | %1 sessions are open, which is the limit. | Log out of a session or wait until one expires.
+PreconditionFailed | Critical | The If-Match header %1 does not match the current ETag of %2. | Read it again and repeat the change.
+HeaderMissing | Critical | The header %1 is required for this request. | Add the header.
+HeaderInvalid | Critical | The header %1 is not supported. | Send a value that the specification names.
+NoOperation | Warning | The request body asks for no change. | Send at least one property that can be changed.
+QueryNotSupported | Warning | The query parameter %1 is not supported. | Leave it out; see ProtocolFeaturesSupported in the root.
+PropertyUnknown | Warning | The property %1 does not exist here. | Correct the name or leave it out.
+PropertyNotWritable | Warning | The property %1 is read-only: %2. | Leave it out, or first change what locks it.
+PropertyMissing | Warning | The property %1 is required and missing. | Add it and send the request again.
+PropertyValueNotInList | Warning | The value %1 for %2 is not one of: %3. | Choose a value of the attribute registry.
+PropertyValueTypeError | Warning | The value %1 for %2 has the wrong type; expected %3. | Send a value of the expected type.
+PropertyValueOutOfRange | Warning | The value %1 for %2 is out of range: %3. | Send a value within the bounds.
+PropertyValueFormatError | Warning | The value %1 for %2 has the wrong format: %3. | Send a value of the expected format.
+ActionParameterMissing | Critical | The action %1 needs the parameter %2. | Add the parameter.
+ActionParameterUnknown | Warning | The action %1 has no parameter %2. | Leave it out.
+ActionParameterNotSupported | Warning | The parameter %1 of the action %2 does not support %3; supported: %4. | Choose one of them.
+ActionParameterValueTypeError | Warning | The value %1 for the parameter %2 of the action %3 has the wrong type. | Correct it.
+ResourceInUse | Warning | %1 is in use or in transition: %2. | Wait until it is done and send the request again.
+ResourceInStandby | Critical | The request needs the system to be on, and it is off. | Turn it on and send the request again.
+ServiceTemporarilyUnavailable | Critical | The service is temporarily unavailable. Retry in %1 seconds. | Wait that long.
+ResetRequired | Warning | To complete the change, reset %1 with ResetType %2. | Reset it.
+SettingsFailed | Warning | The value of %1 was not applied: %2. | Remove the cause and stage the value anew.
+ConditionInRelatedResource | Warning | Look at %1 for the cause. | Look there.
+"""
 _MESSAGES: dict[str, tuple[str, str, str]] = {
-    "Success": (_OK, "The request completed successfully.", "None."),
-    "GeneralError": (_CRITICAL, "%1", "See the message, correct the cause and send the request again."),
-    "InternalError": (_CRITICAL, "The service failed to handle the request.", "Send it again; report the service log."),
-    "MalformedJSON": (_CRITICAL, "The request body is not valid JSON.", "Correct the body and send it again."),
-    "UnrecognizedRequestBody": (
-        _WARNING,
-        "The service cannot use the request body: %1.",
-        "Send a JSON object as the schema of the resource describes it.",
-    ),
-    "ResourceMissingAtURI": (_CRITICAL, "There is no resource at %1.", "Follow the links from /redfish/v1."),
-    "OperationNotAllowed": (_CRITICAL, "%1 is not allowed on %2.", "Use a method of the Allow header."),
-    "NoValidSession": (
-        _CRITICAL,
-        "The request carries no valid credentials: %1.",
-        "Log in at SessionService/Sessions, or send HTTP basic authentication.",
-    ),
-    "ResourceAtUriUnauthorized": (_CRITICAL, "Access to %1 was refused.", "Send credentials that may read it."),
-    "InsufficientPrivilege": (
-        _CRITICAL,
-        "The account has not the privilege that this request needs.",
-        "Log in with an account whose role has it.",
-    ),
-    "ResourceAlreadyExists": (
-        _CRITICAL,
-        "There is already a %1 whose %2 is %3.",
-        "Choose another value.",
-    ),
-    "ResourceCannotBeDeleted": (_CRITICAL, "The resource cannot be deleted.", "Leave it."),
-    "CreateLimitReachedForResource": (
-        _CRITICAL,
-        "No more resources can be created here.",
-        "Delete one first.",
-    ),
-    "SessionLimitExceeded": (
-        _CRITICAL,
-        "%1 sessions are open, which is the limit.",
-        "Log out of a session or wait until one expires.",
-    ),
-    "PreconditionFailed": (
-        _CRITICAL,
-        "The If-Match header %1 does not match the current ETag of %2.",
-        "Read the resource again and repeat the change with its new ETag.",
-    ),
-    "HeaderMissing": (_CRITICAL, "The header %1 is required for this request.", "Add the header."),
-    "HeaderInvalid": (_CRITICAL, "The header %1 is not supported.", "Send a value that the specification names."),
-    "NoOperation": (
-        _WARNING,
-        "The request body asks for no change.",
-        "Send at least one property that can be changed.",
-    ),
-    "QueryNotSupported": (
-        _WARNING,
-        "The query parameter %1 is not supported.",
-        "Leave it out; see ProtocolFeaturesSupported in the service root.",
-    ),
-    "PropertyUnknown": (_WARNING, "The property %1 does not exist here.", "Correct the name or leave it out."),
-    "PropertyNotWritable": (
-        _WARNING,
-        "The property %1 is read-only: %2.",
-        "Leave it out, or first change what locks it.",
-    ),
-    "PropertyMissing": (_WARNING, "The property %1 is required and missing.", "Add it and send the request again."),
-    "PropertyValueNotInList": (
-        _WARNING,
-        "The value %1 for %2 is not one of: %3.",
-        "Choose a value that the attribute registry lists.",
-    ),
-    "PropertyValueTypeError": (
-        _WARNING,
-        "The value %1 for %2 has the wrong type; expected %3.",
-        "Send a value of the expected type.",
-    ),
-    "PropertyValueOutOfRange": (
-        _WARNING,
-        "The value %1 for %2 is out of range: %3.",
-        "Send a value within the bounds of the attribute registry.",
-    ),
-    "PropertyValueFormatError": (
-        _WARNING,
-        "The value %1 for %2 has the wrong format: %3.",
-        "Send a value of the expected format.",
-    ),
-    "ActionParameterMissing": (_CRITICAL, "The action %1 needs the parameter %2.", "Add the parameter."),
-    "ActionParameterUnknown": (_WARNING, "The action %1 has no parameter %2.", "Leave it out."),
-    "ActionParameterNotSupported": (
-        _WARNING,
-        "The parameter %1 of the action %2 does not support the value %3; supported: %4.",
-        "Choose one of the AllowableValues of the action.",
-    ),
-    "ActionParameterValueTypeError": (
-        _WARNING,
-        "The value %1 for the parameter %2 of the action %3 has the wrong type.",
-        "Send a value of the expected type.",
-    ),
-    "ResourceInUse": (
-        _WARNING,
-        "%1 is in use or in transition: %2.",
-        "Wait until it is done and send the request again.",
-    ),
-    "ResourceInStandby": (
-        _CRITICAL,
-        "The request needs the system to be on, and it is off.",
-        "Turn the system on and send the request again.",
-    ),
-    "ServiceTemporarilyUnavailable": (
-        _CRITICAL,
-        "The service is temporarily unavailable. Retry in %1 seconds.",
-        "Wait that long and send the request again.",
-    ),
-    "ResetRequired": (
-        _WARNING,
-        "To complete the change, reset %1 with ResetType %2.",
-        "Reset it.",
-    ),
-    "SettingsFailed": (
-        _WARNING,
-        "The value of %1 was not applied: %2.",
-        "Read the attribute again, remove the cause and stage the value anew.",
-    ),
-    "ConditionInRelatedResource": (_WARNING, "Look at %1 for the cause.", "Look there."),
+    key: (severity, text, resolution)
+    for key, severity, text, resolution in (line.split(" | ") for line in _TABLE.strip().splitlines())
 }
 
 
