@@ -205,7 +205,11 @@ def test_measurements_of_a_group_are_judged_by_the_gate(kernel):
     assert triad["conditions"]["array_over_cache"] == 4.0
     assert triad["conditions"]["bytes_counted"].startswith("read 1, copy 2, triad 3 arrays")
     assert judge(triad, RULES).status == "CRITICAL"
-    assert judge({**triad, "limit": triad["value"] * 1.2}, RULES).status == "OK"
+    # Arrays this small, on a machine that does other things, scatter: three in five passes near the best are given here.
+    assert len(triad["samples"]) >= RULES["host_memory_bandwidth"]["repeat"]["of"]
+    steady = {**triad, "samples": [triad["value"]] * 3 + [triad["value"] / 4] * 2}
+    assert judge({**steady, "limit": triad["value"] * 1.2}, RULES).status == "OK"
+    assert judge({**steady, "limit": triad["value"] * 1.9}, RULES).status == "CRITICAL"
     assert judge({key: value for key, value in triad.items() if key != "limit"}, RULES).status == "UNKNOWN"
 
 
@@ -265,7 +269,7 @@ def fake_run(kernel, measured, kernels, touch=""):
         "unpinned": 0,
         "wrong": 0,
         "placement": {},
-        "seconds": {names[letter]: [0.01, 0.02] for letter in kernels},
+        "seconds": {names[letter]: [0.01, 0.02, 0.02] for letter in kernels},
     }
 
 
