@@ -189,8 +189,8 @@ notes:
   sample: []
 measurements:
   description: >-
-    For the action M(plumbline.plumbline.gate) - V(sensor_readings), V(sensor_temperature_margin), V(sensor_critical) (one for each
-    kind), V(sensor_warning), V(sensor_fan_standstill), V(sensor_dead), V(sensor_lost), V(system_power), V(log_critical_entries),
+    For the action M(plumbline.plumbline.gate) - V(sensor_readings), V(sensor_temperature_margin), V(sensor_critical) (one for each group
+    of kinds), V(sensor_warning), V(sensor_fan_standstill), V(sensor_dead), V(sensor_lost), V(system_power), V(log_critical_entries),
     V(log_recovered_entries) and V(log_used).
   returned: success
   type: list

@@ -30,8 +30,8 @@ _LASTING = re.compile(
 )
 _CRITICAL = re.compile(
     r"(?<!non-)(?<!non )\bcritical going|non-recoverable going|transition to (critical|non-recoverable)|"
-    r"\b(AC|input|power input|power source) (was |is |has been )?lost|failure detected|loss of (input|redundancy)|redundancy (is )?lost|"
-    r"insufficient resources|drive fault|\b(fan|power supply|psu|memory|dimm|processor|battery)\b.*\b(failed|failure|fault)\b|"
+    r"\b(AC|input|power source)\b.{0,40}\blost\b|failure detected|loss of (input|redundancy)|redundancy (is )?lost|"
+    r"insufficient resources|drive fault|\b(fan|power supply|psu|memory|dimm|processor|battery)\b.*\b(failed|(?<!predictive )failure|fault)\b|"
     r"power (good|unit) fail|over[- ]?temperature|power ?off due to|critical over",
     re.I,
 )
@@ -177,7 +177,7 @@ def with_resolution(entries: list[Json]) -> list[Json]:
             ended.add((sensor, condition))
         elif entry["severity"] == "ok" and sensor and _HARMLESS.search(condition):
             well.add(part)
-        elif not entry["lasting"] and ((sensor, condition) in ended or part in well):
+        elif entry["severity"] != "ok" and not entry["lasting"] and ((sensor, condition) in ended or part in well):
             entry["resolved"] = True
     return entries
 

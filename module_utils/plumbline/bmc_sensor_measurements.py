@@ -13,25 +13,19 @@ from typing import Any
 from .bmc_event_log import recent
 from .bmc_sensors import Json, breach, health_of, reading_of, reading_text, thresholds_of
 
-_KINDS = ("temperature", "fan", "power_supply", "redundancy", "power", "voltage", "current")
-_CALLED = {
-    "temperature": "temperatures",
-    "fan": "fans",
-    "power_supply": "power supplies",
-    "redundancy": "redundancy",
-    "power": "power",
-    "voltage": "voltages",
-    "current": "currents",
-    "other": "other sensors",
+# Kinds that fail together are one line.
+_GROUPS = {
+    "temperatures": ("temperature",),
+    "fans": ("fan",),
+    "power supplies": ("power_supply", "redundancy"),
+    "voltages and currents": ("voltage", "current", "power"),
 }
+_OTHERS = "other sensors"
 _ADVICE = {
-    "temperature": "look for a failed fan, a blocked air path, a missing blank or a warm room",
-    "fan": "replace the fan, or seat it again",
-    "power_supply": "look at its cable and feed, then replace it",
-    "redundancy": "find the power supply or the fan that is missing, and its feed",
-    "power": "the machine draws more than its limit allows",
-    "voltage": "a power supply or the board's regulator fails",
-    "current": "the load lies beyond what the supply may carry",
+    "temperatures": "look for a failed fan, a blocked air path, a missing blank or a warm room",
+    "fans": "replace the fan, or seat it again",
+    "power supplies": "look at the cable and the feed, then replace the power supply (or the fan that redundancy lacks)",
+    "voltages and currents": "a power supply or a regulator of the board fails, or the machine draws more than it may",
 }
 _TOTAL_POWER = re.compile(
     r"^(total[ _]?(node )?power|pwr consumption|power meter|sys(tem)?[ _]?power|chassis power|.*power control)$", re.I
@@ -162,27 +156,27 @@ def _temperature_margin(sensors: list[Json]) -> list[Json]:
             "value": round(margin, 3),
             "statistic": f"smallest of {len(margins)} sensors",
             "conditions": {"reading_celsius": reading_of(worst), "critical_celsius": limit, "closest": close},
-            "cause": f"{worst['label']} reads {reading_text(worst)}, and is critical from {limit:g} °C on: {_ADVICE['temperature']}",
+            "cause": f"{worst['label']} reads {reading_text(worst)}, and is critical from {limit:g} °C on: {_ADVICE['temperatures']}",
         }
     ]
 
 
 def _breaches(sensors: list[Json], look: str) -> list[Json]:
-    """For each kind of sensor, how many are critical; for all together, how many are a warning."""
+    """For each group of kinds, how many sensors are critical; for all together, how many are a warning."""
     # A power supply without its line may be called unavailable, and critical all the same.
     present = [one for one in sensors if one["state"] in ("enabled", "unavailable")]
     healths = {id(one): health_of(one) for one in present}
-    kinds: dict[str, list[Json]] = {kind: [] for kind in (*_KINDS, "other")}
+    group_of = {kind: group for group, kinds in _GROUPS.items() for kind in kinds}
+    groups: dict[str, list[Json]] = {group: [] for group in (*_GROUPS, _OTHERS)}
     for one in present:
-        kinds[one["kind"] if one["kind"] in kinds else "other"].append(one)
+        groups[group_of.get(one["kind"], _OTHERS)].append(one)
     found = []
-    for kind, members in kinds.items():
+    for group, members in groups.items():
         if not members:
             continue
         failed = [one for one in members if healths[id(one)] == "critical"]
-        advice = f": {_ADVICE[kind]}" if kind in _ADVICE else ""
-        cause = _listed(failed, _told) + advice
-        found.append(_count("sensor_critical", _CALLED[kind], failed, cause, look, judged=len(members)))
+        cause = _listed(failed, _told) + (f": {_ADVICE[group]}" if group in _ADVICE else "")
+        found.append(_count("sensor_critical", group, failed, cause, look, judged=len(members)))
     warned = [one for one in present if healths[id(one)] == "warning"]
     found.append(_count("sensor_warning", "bmc", warned, _listed(warned, _told), look, judged=len(present)))
     return found
@@ -200,7 +194,7 @@ def _standing(sensors: list[Json], look: str) -> Json:
         if still and len(still) < len(row):
             standing += still
     cause = (
-        _listed(standing, lambda one: f"{one['label']} stands still while its neighbours turn") + f": {_ADVICE['fan']}"
+        _listed(standing, lambda one: f"{one['label']} stands still while its neighbours turn") + f": {_ADVICE['fans']}"
     )
     return _count("sensor_fan_standstill", "fans", standing, cause, look)
 
