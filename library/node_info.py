@@ -153,6 +153,25 @@ gpus:
   type: list
   elements: str
   sample: ["0000:1b:00.0"]
+effective_user_id:
+  description: User that the modules run as, 0 for root; V(null) for a captured tree.
+  returned: always
+  type: int
+  sample: 0
+dmi:
+  description: >-
+    What anybody may read of the firmware's strings - C(manufacturer), C(product_name), C(serial_number) (root only), C(bios_vendor),
+    C(bios_version), C(bios_date), C(board_manufacturer), C(board_name), V(null) where there is none.
+  returned: always
+  type: dict
+  sample: {manufacturer: Supermicro, product_name: SYS-821GE-TNHR, bios_version: "1.4"}
+device_names:
+  description: >-
+    By PCI address, what the kernel knows of a GPU, NIC or NVMe drive - C(name), C(interfaces) (C(name), C(state), C(bits_per_second)
+    of the network) and C(size_bytes) (of a drive's namespaces).
+  returned: always
+  type: dict
+  sample: {"0000:1b:00.0": {name: NVIDIA H100 80GB HBM3, interfaces: [], size_bytes: null}}
 """
 
 from ansible.module_utils.basic import AnsibleModule

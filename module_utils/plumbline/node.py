@@ -7,6 +7,7 @@ import platform
 import shlex
 from typing import Any
 
+from .device_names import device_names, dmi_ids
 from .tree import Tree, format_cpu_list, parse_cpu_list
 
 _NVIDIA = 0x10DE
@@ -63,6 +64,9 @@ def node_facts(root: str = "/") -> dict[str, Any]:
         "memory_limit_bytes": _memory_limit(tree),
         "cgroup_version": cgroup_version(tree),
         "gpus": nvidia_gpus(tree),
+        "effective_user_id": os.geteuid() if tree.is_live else None,
+        "dmi": dmi_ids(tree),
+        "device_names": device_names(tree),
     }
 
 
