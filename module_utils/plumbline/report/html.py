@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from ..console import is_command, plural
 from ..quantities import format_percent, format_seconds
+from ..screen import one_line
 from .model import Report
 from .plots import Plot
 
@@ -43,6 +44,11 @@ def render(report: Report, plots: list[Plot], note: str = "") -> str:
         note=note,
         took=_took(report),
         stages=report.stages,
+        machines=[
+            (host, host.screen, one_line(host.machine, [check.record for check in host.checks]))
+            for host in report.hosts
+            if host.machine
+        ],
         answers=answers[:1] if many else answers,
         endpoints=len(answers),
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ..console import is_command, plural
+from ..screen import one_line
 from .model import Check, Report
 
 _MANY_HOSTS = 3
@@ -41,6 +42,7 @@ def render(report: Report) -> str:
             "",
             *_table("Stage|Check|Status|Lowest|Median|Highest|Required", rows),
         ]
+    parts += _machines(report, many)
     rows = [
         (
             host.name,
@@ -57,6 +59,30 @@ def render(report: Report) -> str:
     if report.dropped:
         parts += ["## Damaged evidence", "", *(f"- {escape(problem)}" for problem in report.dropped), ""]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _machines(report: Report, many: bool) -> list[str]:
+    hosts = [host for host in report.hosts if host.machine]
+    if many:
+        rows: list[tuple[str, ...]] = [
+            (host.name, one_line(host.machine, [check.record for check in host.checks])) for host in hosts
+        ]
+        return ["## Machines", "", *_table("Host|Machine", rows)] if rows else []
+    parts = []
+    for host in hosts:
+        view = host.screen
+        parts += [f"## The machine {escape(host.name)}", "", f"{escape(view.title)}", ""]
+        parts += [*(f"- **{escape(label)}**: {escape(said)}" for label, said in view.facts)]
+        parts += [f"- **Shared links**: {escape('; '.join(view.shared))}"] if view.shared else []
+        parts += [""]
+        for table in view.tables:
+            parts += [escape(table.title), ""] if table.title else []
+            parts += _table("|".join(table.head), table.rows)
+        if view.unmeasured or view.notes:
+            parts += ["Not measured:", ""]
+            parts += [f"- {escape(what)}: {escape(reason)}" for what, reason, _command in view.unmeasured]
+            parts += [*(f"- {escape(note)}" for note in view.notes), ""]
+    return parts
 
 
 def escape(text: str) -> str:

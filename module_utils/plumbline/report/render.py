@@ -8,7 +8,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..evidence import FILE_MODE
+from .. import screen
+from ..evidence import FILE_MODE, evidence_path
 from . import html, junit, markdown
 from .model import Report, load
 from .plots import draw
@@ -28,7 +29,7 @@ class Written:
 
 
 def write_report(directory: Path) -> Written:
-    """Read the evidence of a run and write report.html, report.md and junit.xml into its folder.
+    """Read the evidence of a run and write report.html, report.md, junit.xml and the screen of each machine into its folder.
 
     Raises FileNotFoundError where the folder holds no evidence, OSError where a file cannot be written.
     """
@@ -42,6 +43,10 @@ def write_report(directory: Path) -> Written:
     written = Written(report, directory / "report.html", directory / "report.md", directory / "junit.xml")
     _write(written.markdown, markdown.render(report))
     _write(written.junit, junit.render(report))
+    for host in report.hosts:
+        if host.machine:
+            path = evidence_path(str(directory.parent), directory.name, host.name).with_suffix(".txt")
+            _write(path, "\n".join(screen.lines(host.screen, host.name, host.status)) + "\n")
     try:
         plots, note = draw(report), ""
     except ModuleNotFoundError as error:  # a controller without the requirements, such as an execution environment

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from .. import screen
 from ..console import LOG_WIDTH, bound_text, host_list, plural, printable, table, wrapped
 from .model import Check, Report
 
 _FEW_HOSTS = 3
+_MOST_SCREENS = 5
 _MOST_PROBLEMS = 30
 _NARROW = 104  # columns, below which the bound has no column of its own
 # Characters that tell checks apart ("end to end latency P99"), figures, and bounds ("at least 5 tokens/s").
@@ -17,6 +19,8 @@ def lines(report: Report, width: int = LOG_WIDTH) -> list[str]:
 
     No line of the table is longer than ``width``; the verdict stands apart.
     """
+    if report.of_machines:
+        return _machines(report, width)
     few = len(report.hosts) <= _FEW_HOSTS
     text = _all_checks(report, width) if few else _fleet(report, width)
     text += _problems(report, width)
@@ -37,6 +41,28 @@ def verdict(report: Report) -> str:
     """Return the last line of a run. failed=0 is not success: this line's OK is."""
     suffix = " (check mode)" if report.check_mode else ""
     return f"{report.status}: {report.verdict}{suffix}"
+
+
+def _machines(report: Report, width: int) -> list[str]:
+    """Return the screen of each machine; of many one line each, for their screens lie beside the report."""
+    text = []
+    if len(report.hosts) <= _MOST_SCREENS:
+        for host in report.hosts:
+            text += ["", *screen.lines(host.screen, host.name, host.status, width)]
+        return text
+    rows = []
+    for host in report.hosts:
+        view = host.screen
+        wrong = (
+            f"{view.wrong[0].what}" + (f" and {len(view.wrong) - 1} more" if len(view.wrong) > 1 else "")
+            if view.wrong
+            else ""
+        )
+        rows.append(
+            [host.name, host.status, screen.one_line(host.machine, [check.record for check in host.checks]), wrong]
+        )
+    text = ["", *table(rows, ("host", "status", "machine", "wrong"), max(width, LOG_WIDTH), {"machine": 60})]
+    return [*text, "", "The whole screen of each host lies beside the report, as HOST.txt, and in the report."]
 
 
 def _all_checks(report: Report, width: int) -> list[str]:
