@@ -20,8 +20,10 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.cons
     elapsed,
     host_list,
     merge_checks,
+    merge_scopes,
     one_message,
     plural,
+    printable,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import (
     variables_of,
@@ -38,7 +40,8 @@ description:
   - Shows a head for each play (stage), each check of a gate with what was measured and required, what changed and what
     failed with the message alone, and how long each stage took. Tasks that changed nothing are hidden.
   - On a terminal a line that moves tells what still runs; in a log a line does, after 10 s and then every 30 s.
-  - With more than four hosts, what is alike on many hosts is one line.
+  - With more than four hosts, what is alike on many hosts is one line, and of more than 24 checks of one gate those that passed
+    and are called the same.
   - C(-v) shows the tasks that changed nothing and the results too, C(-vvv) tracebacks.
   - The recap at the end is that of the default callback.
 extends_documentation_fragment:
@@ -52,6 +55,7 @@ author:
 
 GATES = frozenset({"gate", "plumbline.plumbline.gate", "fleet_gate", "plumbline.plumbline.fleet_gate"})
 _DEBUG = frozenset({"debug", "ansible.builtin.debug", "ansible.legacy.debug"})
+_MACHINE = frozenset({"machine_record", "plumbline.plumbline.machine_record"})
 _PAUSE = frozenset({"pause", "ansible.builtin.pause", "ansible.legacy.pause"})
 _COLORS = {
     "OK": C.COLOR_OK,
@@ -66,6 +70,7 @@ _COLORS = {
     "ignored": C.COLOR_WARN,
 }
 _MARGIN = " " * 14
+_MOST_CHECKS = 24  # of one gate that are shown one by one
 _BOLD, _DIM = "1", "2"
 
 
@@ -191,6 +196,8 @@ class CallbackModule(DefaultCallback):
             self._count("ok")
             if result.task.action in _DEBUG:
                 self._debug(result)
+            elif result.task.action in _MACHINE and not self._wide:
+                self._print("machine", printable(result.result.get("msg")))
             elif self._display.verbosity:
                 self._line("ok", result)
 
@@ -316,12 +323,17 @@ class CallbackModule(DefaultCallback):
         if result.task.action not in GATES or not isinstance(checks, list):
             return False
         host = self.host_label(result)
+        # What passed is told in short where it would fill the screen; -v shows each.
+        short = not self._wide and len(checks) > _MOST_CHECKS and not self._display.verbosity
         for check in checks:
             self._count(str(check.get("status")))
-            if self._wide and check.get("status") in ("OK", "SKIPPED"):
-                self._checks.append((host, check))
-            else:
+            if check.get("status") not in ("OK", "SKIPPED") or not (self._wide or short):
                 self._check(host, check)
+            elif self._wide:
+                self._checks.append((host, check))
+        if short:
+            for status, line in merge_scopes(checks):
+                self._print(status, line)
         return True
 
     def _check(self, host: str, check: dict[str, Any]) -> None:

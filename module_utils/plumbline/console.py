@@ -110,6 +110,27 @@ def merge_checks(checks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[tuple[
     return lines
 
 
+def merge_scopes(checks: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return (status, line) for one host's checks of a gate: those that passed and have a title in common are one line.
+
+    A large machine has a hundred links; a check that did not pass is left out, for the caller shows it in full.
+    """
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for check in checks:
+        if check.get("status") in ("OK", "SKIPPED"):
+            groups.setdefault((str(check["status"]), str(check.get("title") or check.get("name"))), []).append(check)
+    lines = []
+    for (status, title), members in groups.items():
+        if len(members) == 1:
+            lines.append((status, check_line(members[0])))
+            continue
+        detail = str(members[0].get("reason") or "") if status == "SKIPPED" else _range(members)
+        alike = len({str(check.get("reason") or "") for check in members}) == 1
+        detail = f"for example {detail}" if status == "SKIPPED" and not alike else detail
+        lines.append((status, printable(f"{title}: {len(members)} checks" + (f", {detail}" if detail else ""))))
+    return lines
+
+
 def _range(checks: Sequence[Mapping[str, Any]]) -> str:
     values = [check.get("value") for check in checks]
     numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
