@@ -68,6 +68,11 @@ notes:
   type: list
   elements: str
   sample: []
+incomplete:
+  description: What makes the table incomplete (cut, corrupt), empty when it is whole. Of an incomplete one no DIMM is said to be missing.
+  returned: always
+  type: str
+  sample: ""
 smbios_version:
   description: Version that the entry point tells, V(null) without one.
   returned: always

@@ -21,7 +21,15 @@ def dimm_measurements(facts: dict[str, Any]) -> list[dict[str, Any]]:
         # No table: it does not apply here. A table that cannot be read or understood: it should have been measured.
         told = "error" if facts["table_present"] else "skipped"
         names = ("dimm_population", "dimm_configured_speed")
-        found = [{"name": name, "scope": "node", told: facts["reason"]} for name in names]
+        found = [{"name": name, "scope": "node", told: facts["reason"], "next_command": _LOOK} for name in names]
+    elif facts["incomplete"]:
+        # What is missing may be the firmware's entry of a DIMM, so nothing is laid at the door of the hardware.
+        told = f"{facts['incomplete']}: DIMMs beyond that are unknown"
+        cause = "the firmware's table is damaged, or a capture was cut: update the BIOS, or restart the machine so that it is made anew"
+        found = [
+            {"name": name, "scope": "node", "error": told, "cause": cause, "next_command": _LOOK}
+            for name in ("dimm_population", "dimm_configured_speed")
+        ]
     elif reason := _not_applicable(facts, modules):
         found = [_skip(name, reason) for name in ("dimm_population", "dimm_configured_speed")]
     else:
@@ -77,9 +85,11 @@ def _population(facts: dict[str, Any]) -> list[dict[str, Any]]:
             if socket["bandwidth_full_bytes_per_second"]:
                 now, full = socket["bandwidth_bytes_per_second"], socket["bandwidth_full_bytes_per_second"]
                 limit = f": limit {_gigabytes(now)} of {_gigabytes(full)} GB/s"
+            names = ", ".join(socket["empty_channels"])
+            empty = f"{names} empty" if names else "the empty ones cannot be told"
             measurement["cause"] = (
                 f"socket {socket['socket']}: {socket['channels_populated']} of {socket['channels']} channels populated "
-                f"({', '.join(socket['empty_channels']) or 'which ones is unknown'} empty){limit}"
+                f"({empty}){limit}"
             )
             measurement["next_command"] = _LOOK
         found.append(measurement)

@@ -23,6 +23,7 @@ def dimm_facts(root: str = "/", channels_per_socket: int = 0) -> dict[str, Any]:
         "reason": "",
         "table_present": tree.exists(f"{_TABLES}/DMI"),
         "notes": [],
+        "incomplete": "",
         "smbios_version": None,
         "bios": None,
         "system": None,
@@ -48,6 +49,7 @@ def dimm_facts(root: str = "/", channels_per_socket: int = 0) -> dict[str, Any]:
         return facts
     structures, notes = parse_structures(table, entry)
     facts["notes"] += notes
+    facts["incomplete"] = notes[0] if notes else ""
     if entry is not None:
         facts["smbios_version"] = entry.version
     smbios = decode(structures)

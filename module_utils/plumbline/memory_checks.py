@@ -73,7 +73,8 @@ def _edac(controller: dict[str, Any], kind: str) -> dict[str, Any]:
     scope, count, seconds = controller["name"], controller[kind], controller["seconds"]
     measurement: dict[str, Any] = {"name": f"edac_{kind}_errors", "scope": scope}
     if count is None:
-        return {**measurement, "error": f"memory controller {scope} does not tell its {kind} errors"}
+        error = f"memory controller {scope} does not tell its {kind} errors"
+        return {**measurement, "error": error, "next_command": f"grep . /sys/devices/system/edac/mc/{scope}/*count"}
     hours = max((seconds or 0) / _SECONDS_PER_HOUR, 1.0)
     places = [
         f"{dimm[kind]} at {dimm['label'] or dimm['location'] or dimm['name']}"

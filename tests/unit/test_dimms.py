@@ -111,73 +111,20 @@ def test_the_unbalanced_and_slowed_machine(tmp_path):
     assert speed.cause.startswith("DIMMs A1, A2, A4, A5 and 4 more are rated 3200 MT/s and run at 2666")
 
 
+def test_one_slow_channel_lowers_the_limit_of_its_socket(tmp_path):
+    structures = captured(ICX)
+    modules(structures)[12].put("H", 0x20, 2666)
+    facts = facts_of(structures, tmp_path)
+    assert [socket["bandwidth_bytes_per_second"] for socket in facts["sockets"]] == [
+        8 * 3200 * 8e6,
+        (7 * 3200 + 2666) * 8e6,
+    ]
+
+
 def test_a_socket_with_half_the_memory_is_unbalanced(tmp_path):
     found = alarms(facts_of(captured(DSS), tmp_path))
     (check,) = [check for check in found if check.name == "dimm_balance"]
     assert check.cause == "the sockets hold unequal memory: socket 0 128 GiB, socket 1 64 GiB"
-
-
-@pytest.mark.parametrize("index", range(16))
-@pytest.mark.parametrize("name", [ICX, SPR])
-def test_a_removed_dimm_is_caught_wherever_it_was(name, index, tmp_path):
-    structures = captured(name)
-    remove(modules(structures)[index])
-    found = [check for check in alarms(facts_of(structures, tmp_path)) if check.name == "dimm_population"]
-    (check,) = found
-    socket, letter = divmod(index, 8)
-    speed = {ICX: 3200, SPR: 4800}[name]
-    assert check.status == "CRITICAL"
-    limit = f"limit {7 * speed * 8e-3:.1f} of {8 * speed * 8e-3:.1f} GB/s"
-    assert check.cause == f"socket {socket}: 7 of 8 channels populated ({'ABCDEFGH'[letter]} empty): {limit}"
-
-
-@pytest.mark.parametrize("index", [0, 5, 15])
-def test_a_dimm_whose_entry_is_gone_too_is_caught_by_the_other_socket(index, tmp_path):
-    structures = captured(ICX)
-    structures.remove(modules(structures)[index])
-    found = [check for check in alarms(facts_of(structures, tmp_path)) if check.name == "dimm_population"]
-    assert [check.value for check in found] == [7]
-
-
-def test_two_removed_dimms_read_as_the_issue_wants_it(tmp_path):
-    structures = captured(ICX)
-    fitted = modules(structures)
-    for index in (8 + 2, 8 + 6):
-        remove(fitted[index])
-    found = [check for check in alarms(facts_of(structures, tmp_path)) if check.name == "dimm_population"]
-    assert found[0].cause == "socket 1: 6 of 8 channels populated (C, G empty): limit 153.6 of 204.8 GB/s"
-
-
-@pytest.mark.parametrize("index", range(0, 16, 3))
-@pytest.mark.parametrize(("speed", "status"), [(2666, "WARN"), (2133, "CRITICAL")])
-def test_a_slowed_dimm_is_caught_and_named(index, speed, status, tmp_path):
-    structures = captured(ICX)
-    structure = modules(structures)[index]
-    structure.put("H", 0x20, speed)
-    facts = facts_of(structures, tmp_path)
-    (check,) = alarms(facts)
-    name = f"P{index // 8 + 1}-DIMM{'ABCDEFGH'[index % 8]}1"
-    assert (check.status, check.name, check.scope) == (status, "dimm_configured_speed", name)
-    assert check.cause.startswith(f"DIMM {name} is rated 3200 MT/s and runs at {speed}")
-    # One slow channel lowers the limit of its socket, too.
-    assert facts["sockets"][index // 8]["bandwidth_bytes_per_second"] == (7 * 3200 + speed) * 8e6
-
-
-def test_a_dimm_of_another_size_is_caught(tmp_path):
-    structures = captured(ICX)
-    modules(structures)[3].put("H", 0xC, 8 << 10)
-    found = alarms(facts_of(structures, tmp_path))
-    assert {(check.name, check.scope, check.status) for check in found} == {
-        ("dimm_balance", "socket0", "WARN"),
-        ("dimm_balance", "node", "WARN"),
-    }
-
-
-def test_a_dimm_that_tells_no_speed_is_unknown(tmp_path):
-    structures = captured(ICX)
-    modules(structures)[0].put("H", 0x20, 0)
-    (check,) = alarms(facts_of(structures, tmp_path))
-    assert (check.status, check.scope) == ("UNKNOWN", "P1-DIMMA1")
 
 
 @pytest.mark.parametrize(
@@ -233,13 +180,6 @@ def test_twelve_slots_of_ddr4_could_be_six_or_four_channels_so_they_are_not_gues
     assert facts_of(structures, tmp_path, channels=6)["sockets"][0]["dimms_per_channel"] == [2]
 
 
-def test_persistent_memory_fills_no_channel(tmp_path):
-    structures = captured(ICX)
-    modules(structures)[0].put("B", 0x28, 7)
-    found = [check for check in alarms(facts_of(structures, tmp_path)) if check.name == "dimm_population"]
-    assert [(check.scope, check.value) for check in found] == [("socket0", 7)]
-
-
 def test_the_table_that_qemu_makes_up_is_skipped(tmp_path):
     body = {
         "Type": "RAM",
@@ -262,12 +202,6 @@ def test_without_a_table_everything_is_skipped_with_the_reason(tmp_path):
     assert {check.status for check in checks} == {"SKIPPED"}
 
 
-def test_a_table_that_describes_no_memory_is_unknown(tmp_path):
-    facts = facts_of([structure for structure in captured(HPE) if structure.kind != 17], tmp_path)
-    assert "type 17" in facts["reason"]
-    assert {check.status for check in alarms(facts)} == {"UNKNOWN"}
-
-
 def test_a_table_without_entry_point_is_read_and_says_so(tmp_path):
     made.write(tmp_path, captured(ICX))
     (tmp_path / "sys/firmware/dmi/tables/smbios_entry_point").unlink()
@@ -281,40 +215,6 @@ def test_a_slot_that_the_table_forgets_is_noted(tmp_path):
     structures.remove(next(s for s in structures if s.kind == 17))
     facts = facts_of(structures, tmp_path)
     assert any("8 slots, 7 are described" in note for note in facts["notes"])
-
-
-def edac(root: Path, correctable: int, uncorrectable: int, seconds: int = 36_000) -> None:
-    base = root / "sys/devices/system/edac/mc/mc0"
-    (base / "dimm3").mkdir(parents=True)
-    for name, value in (
-        ("ce_count", correctable),
-        ("ue_count", uncorrectable),
-        ("seconds_since_reset", seconds),
-        ("mc_name", "i10nm"),
-    ):
-        (base / name).write_text(f"{value}\n")
-    for name, value in (
-        ("dimm_ce_count", correctable),
-        ("dimm_ue_count", uncorrectable),
-        ("dimm_label", "CPU_SrcID#0_MC#1_Chan#0_DIMM#0"),
-    ):
-        (base / "dimm3" / name).write_text(f"{value}\n")
-
-
-@pytest.mark.parametrize(
-    ("correctable", "uncorrectable", "expected"),
-    [
-        (0, 0, []),
-        (1, 0, []),
-        (500, 0, [("edac_correctable_errors", "WARN")]),
-        (0, 1, [("edac_uncorrectable_errors", "CRITICAL")]),
-    ],
-)
-def test_memory_errors(correctable, uncorrectable, expected, tmp_path):
-    edac(tmp_path, correctable, uncorrectable)
-    found = alarms(facts_of(captured(ICX), tmp_path))
-    assert [(check.name, check.status) for check in found] == expected
-    assert all("CPU_SrcID#0_MC#1_Chan#0_DIMM#0" in check.cause for check in found)
 
 
 WHOLE = {name: captured(name) for name in (HPE, DSS, SSG)}

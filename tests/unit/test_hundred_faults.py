@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import device_faults, link_faults, pci_machines
+from tests.faults import device_faults, link_faults, memory_faults, memory_machines, pci_machines
 from tests.faults.bench import Fault, Machine, told
 
 LASTING: dict[str, Callable[[Path], Machine]] = {
@@ -24,9 +24,13 @@ LASTING: dict[str, Callable[[Path], Machine]] = {
     "azure": pci_machines.azure,
 }
 """Machines that are written once; a fault puts back what it changed."""
-FRESH: dict[str, Callable[[Path], Machine]] = {}
+FRESH: dict[str, Callable[[Path], Machine]] = {
+    "icx": memory_machines.icx,
+    "spr": memory_machines.spr,
+    "m630": memory_machines.m630,
+}
 """Machines that are written for each fault."""
-FAULTS: list[Fault] = [*link_faults.faults(), *device_faults.faults()]
+FAULTS: list[Fault] = [*link_faults.faults(), *device_faults.faults(), *memory_faults.faults()]
 
 
 @pytest.fixture(scope="module")
