@@ -258,7 +258,7 @@ def _follow(client: RedfishClient, answer: Answer) -> None:
 
 
 def confirm_staged(client: RedfishClient, bios: BiosResource, values: Mapping[str, Value]) -> BiosResource:
-    """Read back after staging, since some BMCs answer 200 and keep nothing.
+    """Read back after staging, since some BMCs answer 200 and keep nothing, or a part. That part is taken back.
 
     Raises:
         RedfishError: a value is neither staged nor applied.
@@ -274,9 +274,25 @@ def confirm_staged(client: RedfishClient, bios: BiosResource, values: Mapping[st
     if missing:
         raise RedfishError(
             f"The BMC at {client.options.base_url} accepted the BIOS settings but does not show them as staged:"
-            f" {listed(missing)}; another tool or a queued job may hold them: look at {bios.settings_uri}"
+            f" {listed(missing)}{_take_back(client, bios, again, values)}; another tool or a queued job may hold them: look"
+            f" at {bios.settings_uri}"
         )
     return again
+
+
+def _take_back(client: RedfishClient, before: BiosResource, now: BiosResource, values: Mapping[str, Value]) -> str:
+    """Half a request is worse than none: set back what the BMC did keep of it; return what to add to the sentence."""
+    was, pending = before.state.pending, now.state.pending
+    kept = [name for name in values if name in pending and pending[name] != was.get(name)]
+    back = {name: was.get(name, now.state.applied.get(name)) for name in kept}
+    back = {name: value for name, value in back.items() if value is not None}
+    if not back:
+        return ""
+    try:
+        stage(client, now, back)
+    except RedfishError:
+        return f" ({listed(list(back))} stays staged: the BMC did not let it be taken back)"
+    return f" ({listed(list(back))}, which it did keep, was taken back)"
 
 
 def read_bios_values(client: RedfishClient, bios: BiosResource) -> BiosResource:
