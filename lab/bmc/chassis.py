@@ -1,4 +1,8 @@
-"""The chassis: Power, Thermal and Sensors, three views of the same readings."""
+"""The chassis: Power, Thermal and Sensors, three views of the same readings; the modern subsystems are in subsystems.py.
+
+The quirk `chassis` says which a firmware has: `classic` (Power, Thermal), `modern` (ThermalSubsystem, PowerSubsystem,
+EnvironmentMetrics) or `both`. Sensors it always has.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .messages import RedfishError, message
 from .rest import Call, Reply, Resource, collection, link
 from .sensors import UNITS, Sensors
+from .subsystems import Subsystems
 
 if TYPE_CHECKING:
     from .service import Service
@@ -35,6 +40,9 @@ class ChassisResources:
         self.paths = service.paths
         self.sensors: Sensors = service.sensors
         self.supplies: list[Json] = service.profile.get("power_supplies", [])
+        views = service.profile.quirks.get("chassis", "classic")
+        self.classic = views in ("classic", "both")
+        self.subsystems = Subsystems(service, self.supply_state) if views in ("modern", "both") else None
 
     def resources(self) -> dict[str, Resource]:
         """Return the resources by URI."""
@@ -45,15 +53,23 @@ class ChassisResources:
                 get=lambda: collection(paths.chassis_all, "Chassis", "Chassis", [paths.chassis])
             ),
             paths.chassis: Resource(get=self.chassis, patch=self.patch_chassis),
-            f"{paths.chassis}/Power": Resource(get=self.power),
-            f"{paths.chassis}/Thermal": Resource(get=self.thermal),
             base: Resource(
                 get=lambda: collection(base, "Sensor", "Sensors", [f"{base}/{one['id']}" for one in self.sensors.parts])
             ),
         }
         for part in self.sensors.parts:
             table[f"{base}/{part['id']}"] = Resource(get=partial(self.sensor, part))
+        if self.classic:
+            table[f"{paths.chassis}/Power"] = Resource(get=self.power)
+            table[f"{paths.chassis}/Thermal"] = Resource(get=self.thermal)
+        if self.subsystems is not None:
+            table.update(self.subsystems.resources())
         return table
+
+    def health(self) -> str:
+        """Return the worst health of sensors and supplies."""
+        lost = any(self.sensors.supply_lost(index) for index in range(len(self.supplies)))
+        return "Critical" if lost else self.sensors.worst()
 
     def chassis(self) -> Json:
         """Return the Chassis."""
@@ -68,9 +84,9 @@ class ChassisResources:
             **{key: system[key] for key in known if key in system},
             "PowerState": "On" if self.service.power.state == "On" else "Off",
             "IndicatorLED": self.service.state.data.get("indicator_led", "Off"),
-            "Status": {"State": "Enabled", "Health": self.sensors.worst(), "HealthRollup": self.sensors.worst()},
-            "Power": link(f"{paths.chassis}/Power"),
-            "Thermal": link(f"{paths.chassis}/Thermal"),
+            "Status": {"State": "Enabled", "Health": self.health(), "HealthRollup": self.health()},
+            **({name: link(f"{paths.chassis}/{name}") for name in ("Power", "Thermal")} if self.classic else {}),
+            **({} if self.subsystems is None else self.subsystems.links()),
             "Sensors": link(f"{paths.chassis}/Sensors"),
             "Links": {"ComputerSystems": [link(paths.system)], "ManagedBy": [link(paths.manager)]},
         }
@@ -163,20 +179,52 @@ class ChassisResources:
                 }
             ],
             "PowerSupplies": [self._supply(uri, index, part, consumed) for index, part in enumerate(self.supplies)],
+            "Redundancy": self._redundancy(uri),
             "Voltages": voltages,
         }
 
+    def _present(self) -> list[int]:
+        return [index for index, one in enumerate(self.supplies) if one.get("State") != "Absent"]
+
+    def _redundancy(self, uri: str) -> list[Json]:
+        present = self._present()
+        if len(present) < 2:
+            return []
+        lost = any(self.sensors.supply_lost(index) for index in present)
+        return [
+            {
+                "@odata.id": f"{uri}#/Redundancy/0",
+                "MemberId": "0",
+                "Name": "PowerSupply Redundancy",
+                "Mode": "N+m",
+                "MinNumNeeded": 1,
+                "MaxNumSupported": len(self.supplies),
+                "RedundancySet": [link(f"{uri}#/PowerSupplies/{index}") for index in present],
+                "Status": {"State": "Enabled", "Health": "Critical" if lost else "OK"},
+            }
+        ]
+
+    def supply_state(self, index: int, consumed: float | None) -> tuple[Json, float | None]:
+        """Return the Status of a power supply, and the watts that it delivers."""
+        part = self.supplies[index]
+        if part.get("State") == "Absent":
+            return {"State": "Absent", "Health": None}, None
+        if self.sensors.supply_lost(index):
+            return {"State": "UnavailableOffline", "Health": "Critical"}, 0.0
+        feeding = [one for one in self._present() if not self.sensors.supply_lost(one)]
+        share = None if consumed is None else float(round(consumed / len(feeding)))
+        return {"State": part.get("State", "Enabled"), "Health": part.get("Health", "OK")}, share
+
     def _supply(self, uri: str, index: int, part: Json, consumed: float | None) -> Json:
-        absent = part.get("State") == "Absent"
-        present = [one for one in self.supplies if one.get("State") != "Absent"]
-        share = None if absent or consumed is None else round(consumed / len(present))
+        status, share = self.supply_state(index, consumed)
+        absent, lost = status["State"] == "Absent", self.sensors.supply_lost(index)
         return {
             "@odata.id": f"{uri}#/PowerSupplies/{index}",
             "MemberId": str(index),
             "Name": f"PSU{index}",
             **{key: value for key, value in part.items() if key not in ("State", "Health")},
-            "LineInputVoltage": None if absent else 230,
+            "LineInputVoltage": None if absent else 0 if lost else 230,
             "LastPowerOutputWatts": share,
             "PowerInputWatts": None if share is None else round(share / 0.94),
-            "Status": {"State": part.get("State", "Enabled"), "Health": None if absent else part.get("Health", "OK")},
+            "Status": status,
         }

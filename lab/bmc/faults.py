@@ -43,6 +43,25 @@ KINDS: dict[str, tuple[str, dict[str, tuple[type | tuple[type, ...], Any]], str]
     "stale_pending": ("now", {"attributes": (dict, {})}, "leaves pending values that nobody staged here"),
     "attributes_gone": ("now", {}, "shows no BIOS attributes until the next POST, as after a factory reset of the BMC"),
     "clock_wrong": ("clock", {"seconds": ((int, float), -86400.0)}, "puts the BMC's clock ahead by that much"),
+    "sensor_dead": ("sensor", {"sensor": (str, "")}, "says that this sensor is enabled, and gives no reading of it"),
+    "sensor_reading": (
+        "sensor",
+        {"sensor": (str, ""), "reading": ((int, float), 0)},
+        "lets this sensor read that, be it beyond its limits",
+    ),
+    "power_supply_lost": ("sensor", {"index": (int, 0)}, "takes the line from this power supply"),
+    "log_entry": (
+        "now",
+        {
+            "severity": (str, "Critical"),
+            "message": (str, "Uncorrectable ECC"),
+            "sensor_type": (str, "Memory"),
+            "sensor_number": (int, 0),
+            "code": (str, "Assert"),
+            "created": (str, ""),
+        },
+        "writes an entry to the event log",
+    ),
     "slow_reset": ("reset", {"seconds": ((int, float), 30.0)}, "lengthens the next POST"),
     "reset_ignored": ("reset", {}, "accepts a reset and does nothing"),
     "post_hangs": ("reset", {}, "lets the next POST hang in memory initialisation until a forced reset"),
@@ -211,6 +230,10 @@ class Faults:
     def clock_offset(self) -> float:
         """Return by how many seconds the clock is ahead."""
         return sum(float(one.parameters["seconds"]) for one in self._faults.values() if one.kind == "clock_wrong")
+
+    def of_sensors(self) -> list[Fault]:
+        """Return the faults of sensors and power supplies; these last until they are deleted."""
+        return [fault for fault in self.all() if KINDS[fault.kind][0] == "sensor"]
 
     def take(self, kind: str) -> Fault | None:
         """Return, and count, a fault of this kind."""

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .faults import Fault
+
 Json = dict[str, Any]
 _PERIOD_SECONDS = 300.0
 _SLOT_SECONDS = 2.0
@@ -29,13 +31,29 @@ class Sensors:
     """
 
     def __init__(
-        self, parts: list[Json], powered: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+        self,
+        parts: list[Json],
+        powered: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+        faults: Callable[[], list[Fault]] = list,
     ) -> None:
-        """Take the profile's sensors; `powered` says whether the host is on."""
+        """Take the profile's sensors; `powered` says whether the host is on, `faults` which sensors and supplies are broken."""
         self.parts = parts
         self._powered = powered
         self._clock = clock
+        self._faults = faults
         self.forced: Json = {}
+
+    def _fault(self, kind: str, name: str, value: Any) -> Fault | None:
+        return next((one for one in self._faults() if one.kind == kind and one.parameters[name] == value), None)
+
+    def is_dead(self, part: Json) -> bool:
+        """Whether a sensor gives no reading and says that it is enabled."""
+        return self._fault("sensor_dead", "sensor", part["id"]) is not None
+
+    def supply_lost(self, index: int) -> bool:
+        """Whether a power supply has lost its line."""
+        return self._fault("power_supply_lost", "index", index) is not None
 
     def of_type(self, kind: str) -> list[Json]:
         """Return the sensors of a type."""
@@ -44,6 +62,11 @@ class Sensors:
     def reading(self, part: Json) -> float | None:
         """Return the present reading, in the sensor's unit."""
         identity = part["id"]
+        if self.is_dead(part):
+            return None
+        fault = self._fault("sensor_reading", "sensor", identity)
+        if fault is not None:
+            return float(fault.parameters["reading"])
         if identity in self.forced:
             value = self.forced[identity]
             return None if value is None else float(value)
@@ -62,7 +85,9 @@ class Sensors:
 
     def state(self, part: Json, reading: float | None) -> Json:
         """Return the Status of a sensor with this reading."""
-        if part.get("absent", False):
+        if self.is_dead(part):
+            return {"State": "Enabled", "Health": None}
+        if part.get("absent", False) and reading is None:
             return {"State": "Absent", "Health": None}
         if reading is None:
             return {"State": "UnavailableOffline", "Health": None}

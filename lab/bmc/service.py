@@ -18,7 +18,9 @@ from .core import CoreResources
 from .faults import Fault, Faults
 from .inventory import InventoryResources
 from .jobs import ConfigJobs
-from .managers import EventLog, ManagerResources
+from .logs import EventLog, LogResources
+from .managers import ManagerResources
+from .messages import refuse
 from .power import CommandDriver, Driver, Hooks, NullDriver, Power, Timing
 from .profile import load as load_profile
 from .rest import ETags, Resource
@@ -88,7 +90,9 @@ class Service:
         )
         self.table: dict[str, Resource] = {}
         self.finders: list[tuple[str, Finder]] = []
-        self.sensors = Sensors(self.profile.get("sensors", []), lambda: self.power.state == "On")
+        self.sensors = Sensors(
+            self.profile.get("sensors", []), lambda: self.power.state == "On", faults=self.faults.of_sensors
+        )
         self.jobs = ConfigJobs(self) if quirks.get("apply") == "job" else None
         self.task_resources = TaskResources(self)
         self.updates = UpdateResources(self)
@@ -99,6 +103,7 @@ class Service:
             InventoryResources(self),
             ChassisResources(self),
             ManagerResources(self),
+            LogResources(self),
             self.task_resources,
             self.updates,
         ]
@@ -189,6 +194,21 @@ class Service:
             self.bios.hide(True)
         elif fault.kind == "stale_pending":
             self.bios.plant(fault.parameters["attributes"])
+        elif fault.kind == "log_entry":
+            self.log.add_described(fault.parameters)
+        elif fault.kind in ("sensor_dead", "sensor_reading", "power_supply_lost"):
+            self._refuse_unknown_part(fault)
+
+    def _refuse_unknown_part(self, fault: Fault) -> None:
+        sensor, index = fault.parameters.get("sensor"), fault.parameters.get("index")
+        supplies = len(self.profile.get("power_supplies", []))
+        names = [one["id"] for one in self.sensors.parts]
+        if sensor in names or (index is not None and 0 <= index < supplies):
+            return
+        self.faults.remove(fault.identity)
+        if index is not None:
+            raise refuse(400, "PropertyValueNotInList", index, "index", f"0 to {supplies - 1}", related="/index")
+        raise refuse(400, "PropertyValueNotInList", sensor, "sensor", ", ".join(names), related="/sensor")
 
     async def start(self) -> None:
         """Take up where the state file left off."""
