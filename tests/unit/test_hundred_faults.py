@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import device_faults, link_faults, memory_faults, memory_machines, pci_machines
+from tests.faults import (
+    device_faults,
+    gpu_faults,
+    gpu_machines,
+    link_faults,
+    memory_faults,
+    memory_machines,
+    pci_machines,
+)
 from tests.faults.bench import Fault, Machine, told
 
 LASTING: dict[str, Callable[[Path], Machine]] = {
@@ -28,9 +36,10 @@ FRESH: dict[str, Callable[[Path], Machine]] = {
     "icx": memory_machines.icx,
     "spr": memory_machines.spr,
     "m630": memory_machines.m630,
+    "gpus": gpu_machines.gpus,
 }
 """Machines that are written for each fault."""
-FAULTS: list[Fault] = [*link_faults.faults(), *device_faults.faults(), *memory_faults.faults()]
+FAULTS: list[Fault] = [*link_faults.faults(), *device_faults.faults(), *memory_faults.faults(), *gpu_faults.faults()]
 
 
 @pytest.fixture(scope="module")
