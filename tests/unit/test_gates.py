@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import gate_rules, gates
@@ -228,7 +229,11 @@ def test_a_miss_of_low_severity_is_a_warning_and_an_unknown_stays_one() -> None:
         ([170, 168, math.nan, None, 80], "UNKNOWN"),
         ([math.nan, math.nan, 80, 81, 82], "CRITICAL"),
         ([170, 168, 171, 172], "UNKNOWN"),
+        # All samples count by their share, three in five: some modules keep them sorted and thinned.
         ([1, 1, 1, 170, 168, 171, 170, 169], "OK"),
+        ([1, 1, 1, 1, 170, 168, 171, 170], "CRITICAL"),
+        ([1] * 41 + [170] * 59, "CRITICAL"),
+        ([1] * 40 + [170] * 60, "OK"),
     ],
 )
 def test_three_of_five_repeats_must_pass(samples: list, status: str) -> None:
@@ -244,6 +249,125 @@ def test_the_spread_of_repeats_is_kept() -> None:
     check = judged(rule, value=100, samples=[90, 100, 110])
     assert check.spread == pytest.approx(0.2)
     assert check.reason.startswith("3 of 3 repeats pass, 2 must (90, 100, 110")
+
+
+def test_many_repeats_are_told_by_their_range() -> None:
+    rule = {**BANDWIDTH, "repeat": {"of": 5, "pass": 3}}
+    check = judged(rule, value=170e9, unit="B/s", limit=204.8e9, samples=[100e9 + number * 1e9 for number in range(80)])
+    assert check.status == gates.WARN
+    assert check.reason == (
+        "57 of 80 repeats pass, 48 must, 26 of them with the margin that is wanted "
+        "(100 GB/s to 179 GB/s, median 139.5 GB/s; each: at least 122.9 GB/s, 60 % of the limit)"
+    )
+    assert check.measured == "57 of 80 repeats pass, median 139.5 GB/s"
+
+
+def test_repeats_of_what_does_not_apply_are_skipped() -> None:
+    rule = {**BANDWIDTH, "when_unlimited": "skip", "repeat": {"of": 2, "pass": 1}}
+    assert judged(rule, value=1e9, unit="B/s", samples=[1e9, 2e9]).status == gates.SKIPPED
+
+
+FLOORS = {"32 GT/s x16": {"warn": 50e9, "fail": 42e9}, "16 GT/s x16": {"fail": 21e9}}
+
+
+def by_class(
+    value: object, link: object = "32 GT/s x16", rule: dict | None = None, **measurement: object
+) -> gates.Check:
+    rule = rule or {"kind": "minimum_by_class", "unit": "B/s", "floors": FLOORS}
+    return judged(rule, **{"value": value, "unit": "B/s", "link_class": link, **measurement})
+
+
+@pytest.mark.parametrize(
+    ("value", "link", "status"),
+    [
+        (55e9, "32 GT/s x16", "OK"),
+        (45e9, "32 GT/s x16", "WARN"),
+        (40e9, "32 GT/s x16", "CRITICAL"),
+        (22e9, "16 GT/s x16", "OK"),
+        (20e9, "16 GT/s x16", "CRITICAL"),
+        (22e9, "16.0 GT/s  x16", "OK"),
+        (22e9, " 16 gt/s x16 ", "OK"),
+        (55e9, "8 GT/s x16", "UNKNOWN"),
+        (55e9, "16 GT/s x160", "UNKNOWN"),
+        (55e9, None, "UNKNOWN"),
+        (55e9, ["32 GT/s x16"], "UNKNOWN"),
+        (math.nan, "32 GT/s x16", "UNKNOWN"),
+    ],
+)
+def test_floors_by_the_class_of_the_link(value: float, link: object, status: str) -> None:
+    assert by_class(value, link).status == status
+
+
+def test_a_floor_says_of_which_class_it_is_and_what_is_known() -> None:
+    check = by_class(40e9)
+    assert check.reason == "40 GB/s, at least 42 GB/s is required of a 32 GT/s x16 link"
+    assert check.required == "at least 42 GB/s of a 32 GT/s x16 link"
+    assert check.threshold == 42e9
+    assert by_class(1e9, "8 GT/s x16").reason == (
+        "no floor is set for the class 8 GT/s x16; there are floors for 32 GT/s x16, 16 GT/s x16"
+    )
+    assert by_class(1e9, None).reason.startswith("the measurement does not say its link_class; there are floors for")
+
+
+def test_a_class_may_stand_in_the_conditions_or_be_another_field() -> None:
+    assert by_class(22e9, None, conditions={"link_class": "16 GT/s x16"}).status == gates.OK
+    rule = {"kind": "minimum_by_class", "class_by": "rate_gbits", "floors": {"200": {"fail": 22e9}}}
+    check = judged(rule, value=10e9, conditions={"rate_gbits": 200})
+    assert (check.status, check.required) == (gates.CRITICAL, "at least 22,000,000,000 of 200")
+
+
+BOTH = {"kind": "fraction_of_limit", "unit": "B/s", "warn": 0.8, "fail": 0.65, "floors": FLOORS}
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "link", "status", "words"),
+    [
+        (55e9, 63e9, "32 GT/s x16", "OK", "87 % of the limit 63 GB/s; 55 GB/s, at least 42 GB/s is required of a 32"),
+        (43e9, 63e9, "32 GT/s x16", "WARN", "80 % is wanted"),  # both: 68 %, and under 50 GB/s
+        (
+            41e9,
+            48e9,
+            "32 GT/s x16",
+            "CRITICAL",
+            "at least 42 GB/s is required",
+        ),  # a limit that is too low hides nothing
+        (44e9, 126e9, "32 GT/s x16", "CRITICAL", "35 % of the limit"),  # and the floor no miss of the limit
+        (52e9, None, "32 GT/s x16", "UNKNOWN", "no limit is known"),
+        (55e9, 63e9, "64 GT/s x16", "OK", "87 % of the limit 63 GB/s"),
+        (30e9, 63e9, "64 GT/s x16", "CRITICAL", "48 % of the limit"),
+    ],
+)
+def test_fraction_and_floor_are_both_judged_and_the_worse_counts(
+    value: float, limit: object, link: str, status: str, words: str
+) -> None:
+    check = by_class(value, link, BOTH, limit=limit)
+    assert check.status == status
+    assert words in check.reason
+
+
+@pytest.mark.parametrize(
+    ("policy", "status"), [("fraction", "OK"), ("unknown", "UNKNOWN"), ("skip", "SKIPPED"), (None, "OK")]
+)
+def test_what_becomes_of_a_class_without_a_floor_is_said(policy: object, status: str) -> None:
+    rule = {**BOTH, **({"without_floor": policy} if policy else {})}
+    assert by_class(55e9, "8 GT/s x16", rule, limit=63e9).status == status
+
+
+def test_where_the_limit_is_missing_by_leave_the_floor_alone_counts() -> None:
+    rule = {**BOTH, "when_unlimited": "skip"}
+    assert by_class(55e9, rule=rule).status == gates.OK
+    assert by_class(41e9, rule=rule).status == gates.CRITICAL
+    assert by_class(41e9, "8 GT/s x16", rule).status == gates.SKIPPED
+
+
+def test_a_site_adds_and_takes_away_single_floors() -> None:
+    rules = {"x": BOTH}
+    merged = effective_rules(rules, {"x": {"floors": {"16 GT/s x16": None, "8 GT/s x16": {"fail": 10e9}}}}, None, {})
+    assert gate_rules.validate_rules(merged) == []
+    assert merged["x"]["floors"]["32 GT/s x16"] == FLOORS["32 GT/s x16"]
+    assert gates.judge({"name": "x", "scope": "g", "value": 9e9, "unit": "B/s", "limit": 10e9, "link_class": "8 GT/s x16"}, merged).status == "CRITICAL"  # fmt: skip  # noqa: E501
+    assert gates.judge({"name": "x", "scope": "g", "value": 9e9, "unit": "B/s", "limit": 10e9, "link_class": "16 GT/s x16"}, merged).status == "OK"  # fmt: skip  # noqa: E501
+    assert rules == {"x": BOTH}
 
 
 @pytest.mark.parametrize(
@@ -296,6 +420,9 @@ anything = st.recursive(
             {"kind": "version_at_least", "expected": "1"},
             {"kind": "record"},
             {"kind": "minimum", "fail": 1, "repeat": {"of": 2, "pass": 1}},
+            {"kind": "minimum_by_class", "floors": {"a": {"fail": 1}}, "class_by": "unit"},
+            {**BANDWIDTH, "floors": {"a": {"fail": 1}}, "class_by": "limit_source", "repeat": {"of": 2, "pass": 1}},
+            {"kind": "fleet_median", "of": "y", "better": "higher", "fail": 0.9},
         ]
     ),
 )
@@ -304,6 +431,40 @@ def test_whatever_comes_is_judged_and_can_be_written(measurement: dict, rule: di
     assert check.status in gates.STATUSES
     assert check.reason
     json.dumps(check.record(), allow_nan=False)
+
+
+RANKED = st.sampled_from(
+    [
+        {"kind": "minimum", "fail": 20, "warn": 40},
+        {"kind": "fraction_of_limit", "fail": 0.3, "warn": 0.6, "believable": 1e9},
+        {"kind": "minimum_by_class", "floors": {"a": {"fail": 20, "warn": 40}}},
+        {
+            "kind": "fraction_of_limit",
+            "fail": 0.3,
+            "warn": 0.6,
+            "believable": 1e9,
+            "floors": {"a": {"fail": 20, "warn": 40}},
+        },
+        {"kind": "minimum", "fail": 20, "warn": 40, "repeat": {"of": 2, "pass": 1}},
+    ]
+)
+
+
+@given(RANKED, st.floats(0, 1e6), st.floats(0, 1e6), st.lists(st.floats(0, 100), min_size=1, max_size=8))
+def test_a_better_figure_is_never_judged_worse(rule: dict, one: float, two: float, more: list) -> None:
+    def rank(value: float) -> int:
+        check = judged(rule, value=value, limit=100, link_class="a", samples=[value, *more])
+        return gates.STATUSES.index(check.status)
+
+    assert rank(max(one, two)) <= rank(min(one, two))
+
+
+@given(st.lists(st.floats(0, 100), min_size=2, max_size=40), st.randoms(use_true_random=False))
+def test_the_order_of_repeats_does_not_change_the_verdict(samples: list, shuffler: random.Random) -> None:
+    rule = {"kind": "minimum", "fail": 20, "warn": 40, "repeat": {"of": 2, "pass": 1}}
+    shuffled = list(samples)
+    shuffler.shuffle(shuffled)
+    assert judged(rule, value=1, samples=samples).status == judged(rule, value=1, samples=shuffled).status
 
 
 @given(anything)
@@ -333,6 +494,27 @@ def test_whatever_is_called_a_rule_is_sound_or_refused(rule: object) -> None:
         ({"kind": "maximum", "fail": 1, "unit": 5}, "unit must be a text"),
         ({"kind": "maximum", "fail": 1, "repeat": {"of": 3, "pass": 5}}, "pass must lie between 1 and of"),
         ({"kind": "maximum", "fail": 1, "repeat": 3}, "repeat must be written as"),
+        ({"kind": "maximum", "fail": "50e9"}, "YAML takes a figure for a text unless it has a point and a sign"),
+        ({"kind": "minimum_by_class"}, "floors must map a class to {warn: .., fail: ..}, nothing was found"),
+        ({"kind": "minimum_by_class", "floors": {}}, "floors must map a class"),
+        ({"kind": "minimum_by_class", "floors": [1]}, "floors must map a class"),
+        (
+            {"kind": "minimum_by_class", "floors": {"a": 5}},
+            "floors, a: {warn: .., fail: ..} was expected, '5' was found",
+        ),
+        ({"kind": "minimum_by_class", "floors": {"a": {"warn": 5}}}, "floors, a: {warn: .., fail: ..} was expected"),
+        ({"kind": "minimum_by_class", "floors": {"a": {"fail": 5, "warn": 4}}}, "floors, a: warn 4 lies beyond fail 5"),
+        ({"kind": "minimum_by_class", "floors": {"a": {"fail": "x"}}}, "floors, a: fail must be a finite number"),
+        (
+            {"kind": "minimum_by_class", "floors": {"16 GT/s": {"fail": 1}, "16.0 GT/s": {"fail": 2}}},
+            "floors, 16.0 GT/s: the class is there twice",
+        ),
+        (
+            {"kind": "minimum_by_class", "floors": {"a": {"fail": 5}}, "without_floor": "fraction"},
+            "without_floor must be unknown or skip, 'fraction' was found",
+        ),
+        ({"kind": "minimum_by_class", "floors": {"a": {"fail": 5}}, "class_by": 5}, "class_by must name a field"),
+        ({"kind": "minimum", "fail": 5, "floors": {"a": {"fail": 5}}}, "option 'floors' is unknown"),
     ],
 )
 def test_a_malformed_rule_is_refused_with_one_sentence(rule: object, words: str) -> None:
