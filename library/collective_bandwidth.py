@@ -11,6 +11,9 @@ short_description: Measure all-reduce over the GPUs of a machine
 description:
   - Times all-reduce through the engine's own torch.distributed, over all GPUs with NCCL, or over processes on the CPUs with gloo where
     there is no GPU. The sum is checked too.
+  - Bus bandwidth of messages of 256 MiB and more is held against what the NVLinks of one GPU carry, as C(nvidia-smi) tells them, or against
+    the narrowest PCIe link where there is no NVLink. With gloo no limit is known.
+  - Where the machine has an NVIDIA GPU and torch sees none, that is an error, and no measurement of the CPUs instead.
   - Algorithm bandwidth is message size over time; bus bandwidth is that times 2 (n - 1) / n, which can be compared with a link's.
   - Measures, never judges. NCCL's own environment variables are passed on as they are.
 author:
@@ -67,9 +70,19 @@ measurements:
   elements: dict
 """
 
+import math
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.collective_bandwidth import measurements
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_measure import ask_nvlinks
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.link_load import LinkFacts
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.node import nvidia_gpus
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.nvlink import NvLinks
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.pci_topology import pci_facts
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.probe import run_probe
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.tree import Tree
+
+_SLACK_SECONDS = 15
 
 
 def main() -> None:
@@ -85,17 +98,20 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = {key: value for key, value in module.params.items() if key != "python"}
-    sizes = options["message_bytes"]
+    sizes, above_zero = (
+        options["message_bytes"],
+        [options[key] for key in ("repeats", "seconds_per_point", "timeout_seconds")],
+    )
     if (
         not sizes
         or min(sizes) < 4
         or options["ranks"] < 0
-        or options["repeats"] < 1
-        or options["seconds_per_point"] <= 0
+        or not all(value > 0 and math.isfinite(value) for value in above_zero)
     ):
+        told = ", ".join(f"{key} {value}" for key, value in options.items())
         module.fail_json(
-            msg="expected message_bytes of 4 or more, ranks of 0 or more, and seconds_per_point and repeats above zero, found "
-            f"{sizes}, {options['ranks']}, {options['seconds_per_point']} and {options['repeats']}: correct them"
+            msg="expected message_bytes of 4 or more, ranks of 0 or more, and seconds_per_point, repeats and timeout_seconds above zero, "
+            f"found {told}: correct them"
         )
     if module.check_mode:
         skipped = {
@@ -104,9 +120,15 @@ def main() -> None:
             "skipped": "check mode: nothing is measured",
         }
         module.exit_json(changed=False, measurements=[skipped])
-    # The ranks end themselves first, so that none is left behind when the probe is ended.
-    answer, stderr = run_probe("all_reduce_probe", module.params["python"], options, options["timeout_seconds"] + 15)
-    module.exit_json(changed=False, measurements=measurements(answer, stderr))
+    tree = Tree()
+    options["gpus_on_pci"] = len(nvidia_gpus(tree))
+    # The ranks end themselves first, so that the answer can say which of them did not get through.
+    patience = options["timeout_seconds"] + _SLACK_SECONDS
+    answer, stderr = run_probe("all_reduce_probe", module.params["python"], options, patience)
+    several = options["gpus_on_pci"] > 1
+    nvlinks = ask_nvlinks(module.get_bin_path) if several else NvLinks()
+    found = measurements(answer, stderr, LinkFacts(pci_facts(tree.root)), nvlinks)
+    module.exit_json(changed=False, measurements=found)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ short_description: Measure sequential reads of a directory with fio
 description:
   - Reads the largest file of O(path) with fio, sequentially, in blocks of 1 MiB and with direct I/O, so that the page cache does not
     flatter the figure. Nothing is written.
-  - From the figure and the size of the directory follows the time to load the checkpoint, RV(load_seconds).
+  - From the figure and the size of the directory follows the least time that loading the checkpoint takes, C(checkpoint_load_seconds).
+  - Where the file lies on NVMe drives, also through partitions, RAID and device mapper, their PCIe links are read while fio reads, and the
+    limit is what these links together can carry. On other storage (virtio, SATA, NFS) that part is skipped with the reason.
   - Measures, never judges.
 author:
   - The Plumbline founders
@@ -50,7 +52,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 measurements:
-  description: One measurement for the gate, C(storage_read_bandwidth), in bytes per second.
+  description:
+    - C(storage_read_bandwidth) in bytes per second and C(checkpoint_load_seconds) in seconds.
+    - C(pcie_link_speed_under_load) (GT/s) and C(pcie_link_width_under_load) (lanes) of each NVMe drive, or skipped with the reason.
   returned: always
   type: list
   elements: dict
@@ -59,6 +63,12 @@ directory_bytes:
   returned: when the directory could be read
   type: int
   sample: 269060552
+drives:
+  description: Names of the drives at the bottom of what the largest file lies on.
+  returned: when the directory could be read
+  type: list
+  elements: str
+  sample: [nvme0n1, nvme1n1]
 load_seconds:
   description: RV(directory_bytes) over the measured bandwidth, in seconds; what it takes at least to load the checkpoint from this storage.
   returned: when a bandwidth was measured
@@ -66,42 +76,50 @@ load_seconds:
   sample: 0.14
 """
 
-import subprocess
+import math
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import storage_bandwidth
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import storage_bandwidth as storage
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.block_devices import Backing, backing
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.link_load import LinkFacts
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.pci_topology import pci_facts
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.probe import run_group
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.probe_support import LinkSampler
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.tree import Tree
+
+_SLACK_SECONDS = 60
 
 
-def read(module: AnsibleModule, path: Path, files: list[tuple[Path, int]]) -> dict[str, Any]:
-    """Run fio on the largest file and return the measurement."""
+def read(
+    module: AnsibleModule, path: Path, files: list[tuple[Path, int]], below: Backing, links: LinkFacts
+) -> list[dict[str, Any]]:
+    """Run fio on the largest file, with the links of its drives sampled meanwhile, and return the measurements."""
     scope = str(path)
     fio = module.get_bin_path("fio")
     if fio is None:
-        return storage_bandwidth.error("expected the program fio, found none on PATH: install the package fio", scope)
+        return [storage.error("expected the program fio, found none on PATH: install the package fio", scope)]
     runtime, jobs, depth = (module.params[key] for key in ("runtime_seconds", "jobs", "queue_depth"))
     largest, size = files[0]
-    jobs = max(1, min(jobs, size // storage_bandwidth.BLOCK_BYTES))
-    try:
-        result = subprocess.run(
-            storage_bandwidth.command(fio, largest, runtime, jobs, depth),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=runtime + 60,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return storage_bandwidth.error(f"fio had not finished {runtime + 60:g} s after its start and was ended", scope)
+    jobs = max(1, min(jobs, size // storage.BLOCK_BYTES))
+    sampler = LinkSampler([step for address in below.addresses for step in links.path(address)])
+    with sampler.running():
+        done = run_group(storage.command(fio, files[0], runtime, jobs, depth), runtime + _SLACK_SECONDS)
+    if done.problem:
+        return [storage.error(done.problem, scope)]
     conditions = {
         "file": str(largest),
         "file_bytes": size,
         "jobs": jobs,
         "queue_depth": depth,
-        "block_bytes": storage_bandwidth.BLOCK_BYTES,
+        "block_bytes": storage.BLOCK_BYTES,
     }
-    return storage_bandwidth.measurement(result.stdout, result.stderr, scope, conditions)
+    found = storage.measurement(done.stdout, done.stderr, scope, conditions)
+    seen = sampler.summary()
+    if "value" in found:
+        storage.with_limit(found, below, links, seen)
+    return [found, *storage.link_measurements(below, links, seen, scope)]
 
 
 def main() -> None:
@@ -115,20 +133,26 @@ def main() -> None:
         supports_check_mode=True,
     )
     path = Path(module.params["path"])
-    if min(module.params[key] for key in ("runtime_seconds", "jobs", "queue_depth")) <= 0:
-        module.fail_json(msg="expected runtime_seconds, jobs and queue_depth above zero: correct them")
+    numbers = [module.params[key] for key in ("runtime_seconds", "jobs", "queue_depth")]
+    if not all(value > 0 and math.isfinite(value) for value in numbers):
+        found = ", ".join(map(str, numbers))
+        module.fail_json(msg=f"expected runtime_seconds, jobs and queue_depth above zero, found {found}: correct them")
     if module.check_mode:
-        skipped = {"name": storage_bandwidth.NAME, "scope": str(path), "skipped": "check mode: nothing is measured"}
+        skipped = {"name": storage.NAME, "scope": str(path), "skipped": "check mode: nothing is measured"}
         module.exit_json(changed=False, measurements=[skipped])
-    files = storage_bandwidth.files_to_read(path)
+    files = storage.files_to_read(path)
     if not files:
         reason = f"expected a file of at least 1 MiB below {path}, found none: give the directory of the model"
-        module.exit_json(changed=False, measurements=[storage_bandwidth.error(reason, str(path))])
-    found = read(module, path, files)
-    facts: dict[str, Any] = {"directory_bytes": sum(size for _, size in files)}
-    if found.get("value"):
-        facts["load_seconds"] = facts["directory_bytes"] / found["value"]
-    module.exit_json(changed=False, measurements=[found], **facts)
+        module.exit_json(changed=False, measurements=[storage.error(reason, str(path))])
+    tree = Tree()
+    below = backing(str(files[0][0]), tree)
+    measurements = read(module, path, files, below, LinkFacts(pci_facts(tree.root)))
+    facts: dict[str, Any] = {"directory_bytes": sum(size for _, size in files), "drives": below.names}
+    bandwidth = measurements[0].get("value")
+    if bandwidth:
+        facts["load_seconds"] = facts["directory_bytes"] / bandwidth
+        measurements.insert(1, storage.load_measurement(facts["directory_bytes"], bandwidth, str(path)))
+    module.exit_json(changed=False, measurements=measurements, **facts)
 
 
 if __name__ == "__main__":

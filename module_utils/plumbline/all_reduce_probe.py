@@ -1,10 +1,11 @@
 """Times all-reduce over the GPUs of one machine (NCCL), or over processes on its CPUs (gloo); a program for a Python with torch.
 
     python all_reduce_probe.py '{"message_bytes": [1048576, 268435456], "ranks": 0, "repeats": 5,
-                                 "seconds_per_point": 0.5, "timeout_seconds": 120}'
+                                 "seconds_per_point": 0.5, "timeout_seconds": 120, "gpus_on_pci": 8}'
 
-`ranks` 0 means one for each GPU, or 2 where there is none. Prints one JSON object: `backend`, `ranks`, and `points` with
-`message_bytes` and `samples`: seconds of one all-reduce, the slowest rank's, each the mean over a repeat.
+`ranks` 0 means one for each GPU, or 2 where the machine has none (`gpus_on_pci` 0). Prints one JSON object: `backend`, `ranks`,
+`addresses` (on PCI, of the ranks' GPUs) and `points` with `message_bytes` and `samples`: seconds of one all-reduce, the slowest
+rank's, each the mean over a repeat. Runs beside `probe_support.py` and `gpu_copy_probe.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ import subprocess
 import sys
 import time
 from typing import Any
+
+if __package__:
+    from . import probe_support as support
+    from .gpu_copy_probe import pci_address
+else:
+    import probe_support as support  # type: ignore[import-not-found,unused-ignore,no-redef]
+    from gpu_copy_probe import pci_address  # type: ignore[import-not-found,unused-ignore,no-redef]
 
 
 def free_port() -> int:
@@ -86,9 +94,11 @@ def rank_main(options: dict[str, Any]) -> int:
             }
     dist.destroy_process_group()
     if rank == 0:
+        properties = [torch.cuda.get_device_properties(index) for index in range(ranks)] if gpus else []
         print(
             json.dumps(
                 {
+                    "addresses": [pci_address(each) for each in properties],
                     "backend": "nccl" if gpus else "gloo",
                     "ranks": ranks,
                     "torch_version": torch.__version__,
@@ -138,6 +148,11 @@ def measure(options: dict[str, Any]) -> str:
     except ImportError as error:
         return json.dumps({"error": f"this Python cannot import torch: {error}"})
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if options.get("gpus_on_pci") and not gpus:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        hint = f"CUDA_VISIBLE_DEVICES is '{visible}'" if visible is not None else "nvidia-smi must list one"
+        reason = f"this machine has {options['gpus_on_pci']} NVIDIA GPUs on PCI and torch {torch.__version__} sees none of them: {hint}"
+        return json.dumps({"error": reason})
     ranks = options["ranks"] or gpus or 2
     if gpus and ranks > gpus:
         return json.dumps(
@@ -150,6 +165,7 @@ def measure(options: dict[str, Any]) -> str:
 
 def main(argument: str) -> int:
     """Measure as one rank where the options name one, else start them all and print the answer."""
+    support.end_with_parent()
     options = json.loads(argument)
     if "rank" in options:
         return rank_main(options)

@@ -1,28 +1,51 @@
-"""Times copies to, from, within and between GPUs. Runs as a program under a Python that has torch, and imports nothing of Plumbline.
+"""Times copies to, from, within and between GPUs. Runs as a program under a Python that has torch, beside `probe_support.py`.
 
-    python gpu_copy_probe.py '{"chunk_bytes": [4194304, 1073741824], "seconds_per_point": 0.5, "repeats": 5}'
+    python gpu_copy_probe.py '{"chunk_bytes": [4194304, 1073741824], "seconds_per_point": 0.5, "repeats": 5,
+                               "paths": {"0000:81:00.0": ["0000:81:00.0", "0000:80:01.0"]}}'
 
-Prints one JSON object: `gpus` (address, name, NUMA node, link while idle) and `points`, each with `kind`, `gpu`, `peer`, `chunk_bytes`,
-`samples` (bytes per second, one per repeat) and `link` (the lowest and highest PCIe speed and width that were seen *while* the copy ran).
+`paths`: for each GPU the PCI functions on its way to the root port, whose links are sampled *while* copies over PCIe run. Prints
+one JSON object: `gpus` (address, name, NUMA node, memory), `notes`, and `points`, each with `kind`, `gpu`, `peer`, `chunk_bytes`,
+`samples` (bytes per second, one per repeat), `submission` (`plain` or `graph`) and `link` (by address, the slowest and fastest state seen).
 
 How bytes are counted: a copy of n bytes counts n, whichever way it goes; both directions at once count the sum of the
 two; a copy within one GPU counts n, although the memory moves 2n (read and write). The clock is CUDA's own events
-around the copies of one repeat.
+around the copies of one repeat. Sources hold a pattern that the targets must show in the end: a copy that moved nothing is no figure.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-SYSFS = Path("/sys/bus/pci/devices")
+if __package__:
+    from . import probe_support as support
+else:
+    import probe_support as support  # type: ignore[import-not-found,unused-ignore,no-redef]
+
+POOL_BYTES = 256 << 20
+"""Small chunks are taken in turn from a pool of this size, as streamed expert weights are: one again and again would be cached."""
+GRAPH_BELOW_BYTES = 64 << 20
+"""Copies within and between GPUs that are smaller end before Python has submitted the next one: they are replayed from a CUDA graph."""
+OVER_PCIE = ("host_to_device", "device_to_host", "bidirectional")
+_ON_GPU_ONLY = ("device_to_device", "peer_to_peer")
+_POOLS_ON_GPU = {"bidirectional": 2, "device_to_device": 2}
+_CHUNK_MIN = 64 << 10
+# What stays free of a GPU's memory: a program that runs there may want it.
+_SHARE_OF_FREE = 0.9
+_PATTERN = 0x5A
+_CHECKED_BYTES = 64 << 10
+# cuda.h, CUdevice_attribute.
+_MEMORY_CLOCK_RATE_KHZ, _MEMORY_BUS_WIDTH_BITS = 36, 37
+
+
+class WrongCopyError(Exception):
+    """A target does not hold what was copied to it."""
 
 
 def pci_address(properties: Any) -> str:
@@ -33,104 +56,53 @@ def pci_address(properties: Any) -> str:
     return f"{getattr(properties, 'pci_domain_id', 0):04x}:{bus:02x}:{getattr(properties, 'pci_device_id', 0):02x}.0"
 
 
-def read_text(path: Path) -> str:
-    """Return a sysfs file's text, or an empty text where it cannot be read."""
+def memory_limit(index: int, driver: Any = None) -> float | None:
+    """Bytes per second that a GPU's memory can move: clock x 2 (double data rate) x bus width / 8, as the driver tells them."""
     try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+        cuda = driver or ctypes.CDLL("libcuda.so.1")
+        device, clock, width = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        failed = (
+            cuda.cuDeviceGet(ctypes.byref(device), index)
+            or cuda.cuDeviceGetAttribute(ctypes.byref(clock), _MEMORY_CLOCK_RATE_KHZ, device)
+            or cuda.cuDeviceGetAttribute(ctypes.byref(width), _MEMORY_BUS_WIDTH_BITS, device)
+        )
+    except (OSError, AttributeError):
+        return None
+    found = clock.value * 1e3 * 2 * width.value / 8
+    return found if not failed and found > 0 else None
 
 
-def cpu_list(text: str) -> set[int]:
-    """Parse the kernel's list format (`0-3,8`)."""
-    cpus: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
-    return cpus
-
-
-class LinkSampler:
-    """Reads a device's negotiated link again and again while a copy runs: an idle GPU shows a slow link to save power."""
-
-    def __init__(self, address: str, period_seconds: float = 0.02) -> None:
-        """Sample the device at `address` every `period_seconds`."""
-        self.folder = SYSFS / address
-        self.period_seconds = period_seconds
-        self.seen: list[tuple[str, str]] = []
-        self._stop = threading.Event()
-
-    def _sample(self) -> None:
-        while not self._stop.is_set():
-            link = (read_text(self.folder / "current_link_speed"), read_text(self.folder / "current_link_width"))
-            if all(link):
-                self.seen.append(link)
-            self._stop.wait(self.period_seconds)
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Sample for as long as the block runs."""
-        thread = threading.Thread(target=self._sample, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
-
-    def summary(self) -> dict[str, Any]:
-        """Return how many samples there were, and the slowest and fastest link among them (GT/s, lanes)."""
-        speeds = [float(speed.split()[0]) for speed, _ in self.seen if speed[0].isdigit()]
-        widths = [int(width) for _, width in self.seen if width.isdigit()]
-        if not speeds or not widths:
-            return {"samples": 0}
-        return {
-            "samples": len(speeds),
-            "lowest_gigatransfers_per_second": min(speeds),
-            "highest_gigatransfers_per_second": max(speeds),
-            "lowest_width": min(widths),
-            "highest_width": max(widths),
-        }
-
-
-def pin_to_gpu(address: str) -> list[int]:
-    """Bind this process to the CPUs next to the GPU, as far as it may use them; return the CPUs it is then bound to."""
-    allowed = os.sched_getaffinity(0)
-    local = cpu_list(read_text(SYSFS / address / "local_cpulist")) & allowed if address else set()
+def pin_to_gpu(address: str) -> tuple[list[int], bool]:
+    """Bind this process to the CPUs next to the GPU, as far as it may use them; return its CPUs, and whether they are next to it."""
+    near = support.cpu_list(support.read_text(support.SYSFS / address / "local_cpulist")) if address else set()
+    local = near & os.sched_getaffinity(0)
     if local:
         os.sched_setaffinity(0, local)
-    return sorted(os.sched_getaffinity(0))
-
-
-POOL_BYTES = 256 << 20
-"""Small chunks are taken in turn from a pool of this size, as streamed expert weights are: one again and again would be cached."""
+    return sorted(os.sched_getaffinity(0)), bool(local) or not near
 
 
 class Copies:
     """The copies of one point: chunks on one stream (two streams for both directions at once)."""
 
-    def __init__(self, torch: Any, gpu: int, peer: int, chunk_bytes: int) -> None:
+    def __init__(self, torch: Any, kind: str, gpu: int, peer: int, chunk_bytes: int) -> None:
         """Prepare copies of `chunk_bytes` on `gpu` (and `peer`, where two GPUs take part)."""
-        self.torch = torch
-        self.gpu = gpu
-        self.peer = peer
-        self.chunk_bytes = chunk_bytes
+        self.torch, self.kind, self.gpu, self.peer, self.chunk_bytes = torch, kind, gpu, peer, chunk_bytes
         self.device = torch.device("cuda", gpu)
         self.streams = [torch.cuda.Stream(self.device), torch.cuda.Stream(self.device)]
+        self.graph: Any = None
+        self.plan = self._plan()
+        self.round_bytes = chunk_bytes * len(self.plan)
 
-    def chunks(self, gpu: int | None) -> list[Any]:
+    def _chunks(self, gpu: int | None, fill: int) -> list[Any]:
         """Return the chunks of one pool, in pinned host memory (`gpu` is None; written once, so the pages exist) or on a GPU."""
-        count = max(1, POOL_BYTES // self.chunk_bytes)
-        if gpu is None:
-            pool = self.torch.zeros(count * self.chunk_bytes, dtype=self.torch.uint8, pin_memory=True)
-        else:
-            pool = self.torch.zeros(
-                count * self.chunk_bytes, dtype=self.torch.uint8, device=self.torch.device("cuda", gpu)
-            )
+        size = max(1, POOL_BYTES // self.chunk_bytes) * self.chunk_bytes
+        where = {"pin_memory": True} if gpu is None else {"device": self.torch.device("cuda", gpu)}
+        pool = self.torch.empty(size, dtype=self.torch.uint8, **where)
+        pool.fill_(fill)
         return list(pool.split(self.chunk_bytes))
 
-    def plan(self, kind: str) -> tuple[list[tuple[Any, Any, Any]], int]:
-        """Return (target, source, stream) of each copy of one round, and the bytes that one round counts."""
+    def _plan(self) -> list[tuple[Any, Any, Any]]:
+        """Return (target, source, stream) of each copy of one round."""
         first, second = self.streams
         ends: dict[str, list[tuple[int | None, int | None, Any]]] = {
             "host_to_device": [(self.gpu, None, first)],
@@ -139,13 +111,45 @@ class Copies:
             "device_to_device": [(self.gpu, self.gpu, first)],
             "peer_to_peer": [(self.peer, self.gpu, first)],
         }
-        lanes = [list(zip(self.chunks(target), self.chunks(source))) for target, source, _ in ends[kind]]
-        streams = [stream for _, _, stream in ends[kind]]
+        wanted = ends[self.kind]
+        lanes = [list(zip(self._chunks(target, 0), self._chunks(source, _PATTERN))) for target, source, _ in wanted]
         # The directions take turns in the order of submission, so that neither queue runs ahead of the other.
-        copies = [(*pair, stream) for pairs in zip(*lanes) for pair, stream in zip(pairs, streams)]
-        return copies, self.chunk_bytes * len(copies)
+        return [(*pair, stream) for pairs in zip(*lanes) for pair, (_, _, stream) in zip(pairs, wanted)]
 
-    def timed(self, plan: list[tuple[Any, Any, Any]], rounds: int) -> float:
+    def _round(self) -> None:
+        for target, source, stream in self.plan:
+            with self.torch.cuda.stream(stream):
+                target.copy_(source, non_blocking=True)
+
+    @contextlib.contextmanager
+    def _peer_in_capture(self) -> Iterator[None]:
+        """Have the peer's current stream take part in the capture: torch orders a copy between two GPUs on both of them."""
+        if self.kind != "peer_to_peer":
+            yield
+            return
+        cuda, first = self.torch.cuda, self.streams[0]
+        other = cuda.Stream(self.torch.device("cuda", self.peer))
+        other.wait_stream(first)
+        with cuda.stream(other), cuda.stream(first):
+            yield
+        first.wait_stream(other)
+
+    def capture(self) -> str:
+        """Record one round as a CUDA graph, for copies that are too small to be submitted one by one; return why not, if so."""
+        if self.kind not in _ON_GPU_ONLY or self.chunk_bytes >= GRAPH_BELOW_BYTES:
+            return ""
+        try:
+            graph = self.torch.cuda.CUDAGraph()
+            with self.torch.cuda.graph(graph, stream=self.streams[0]), self._peer_in_capture():
+                self._round()
+            self.graph = graph
+            self.timed(1)
+        except (RuntimeError, AttributeError, TypeError) as error:
+            self.graph = None
+            return str(error).splitlines()[0] if str(error) else type(error).__name__
+        return ""
+
+    def timed(self, rounds: int) -> float:
         """Run `rounds` rounds and return the seconds from the first copy's start to the last one's end on the GPU's clock."""
         cuda = self.torch.cuda
         begin = cuda.Event(enable_timing=True)
@@ -154,88 +158,163 @@ class Copies:
         begin.record(self.streams[0])
         self.streams[1].wait_event(begin)
         for _ in range(rounds):
-            for target, source, stream in plan:
-                with cuda.stream(stream):
-                    target.copy_(source, non_blocking=True)
+            if self.graph is None:
+                self._round()
+            else:
+                with cuda.stream(self.streams[0]):
+                    self.graph.replay()
         for event, stream in zip(ends, self.streams):
             event.record(stream)
         for event in ends:
             event.synchronize()
         return float(max(begin.elapsed_time(event) for event in ends)) / 1e3
 
+    def check(self) -> None:
+        """Raise where the first or last target does not hold the pattern."""
+        for target, _, _ in (self.plan[0], self.plan[-1]):
+            if not bool((target[: min(_CHECKED_BYTES, self.chunk_bytes)] == _PATTERN).all()):
+                raise WrongCopyError(f"a copy of {self.chunk_bytes} bytes did not arrive: the target holds other data")
 
-def measure(copies: Copies, kind: str, address: str, seconds: float, repeats: int) -> dict[str, Any]:
+
+def measure(copies: Copies, paths: list[str], seconds: float, repeats: int) -> dict[str, Any]:
     """Measure one point: a warm-up that also wakes the link and finds the number of rounds, then the repeats under a link sampler."""
-    plan, round_bytes = copies.plan(kind)
     rounds = 1
+    copies.timed(rounds)
+    why_plain = copies.capture()
     while True:
-        elapsed = copies.timed(plan, rounds)
+        elapsed = copies.timed(rounds)
         if elapsed >= 0.05 or rounds >= 1 << 16:
             break
         rounds = min(1 << 16, max(rounds * 2, int(rounds * 0.06 / max(elapsed, 1e-6))))
     rounds = max(1, int(rounds * seconds / repeats / max(elapsed, 1e-6)))
-    sampler = LinkSampler(address)
+    sampler = support.LinkSampler(paths if copies.kind in OVER_PCIE else [])
     with sampler.running():
-        samples = [round_bytes * rounds / copies.timed(plan, rounds) for _ in range(repeats)]
+        samples = [copies.round_bytes * rounds / copies.timed(rounds) for _ in range(repeats)]
+    copies.check()
     return {
-        "kind": kind,
-        "gpu": address,
-        "peer": "",
+        "kind": copies.kind,
         "chunk_bytes": copies.chunk_bytes,
         "rounds": rounds,
         "samples": samples,
+        "submission": "graph" if copies.graph is not None else "plain",
+        "why_plain": why_plain,
         "link": sampler.summary(),
     }
 
 
-def probe(options: dict[str, Any], torch: Any) -> dict[str, Any]:
-    """Measure every GPU that CUDA shows, one after the other, and every ordered pair of them."""
-    seconds, repeats = float(options["seconds_per_point"]), int(options["repeats"])
-    gpus: list[dict[str, Any]] = []
-    points: list[dict[str, Any]] = []
-    notes: list[str] = []
-    addresses = [pci_address(torch.cuda.get_device_properties(index)) for index in range(torch.cuda.device_count())]
-    everywhere = os.sched_getaffinity(0)
-    for index, address in enumerate(addresses):
+def fitting_chunk(kind: str, chunk_bytes: int, free_bytes: int) -> int:
+    """Halve a chunk until its pools fit into what is free on the GPU; 0 where not even small chunks fit."""
+    pools = _POOLS_ON_GPU.get(kind, 1)
+    while chunk_bytes >= _CHUNK_MIN and pools * max(chunk_bytes, POOL_BYTES) > free_bytes * _SHARE_OF_FREE:
+        if chunk_bytes <= POOL_BYTES:
+            return 0
+        chunk_bytes //= 2
+    return chunk_bytes
+
+
+class Probe:
+    """Measures every GPU that CUDA shows, one after the other, and every ordered pair of them."""
+
+    def __init__(self, options: dict[str, Any], torch: Any) -> None:
+        """Take the options of the program, and torch."""
+        self.options, self.torch = options, torch
+        self.points: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        count = torch.cuda.device_count()
+        self.properties = [torch.cuda.get_device_properties(index) for index in range(count)]
+        self.addresses = [pci_address(properties) for properties in self.properties]
+
+    def run(self) -> dict[str, Any]:
+        """Return the answer of the program, but for the time that it took."""
+        everywhere = os.sched_getaffinity(0)
+        gpus = []
+        for index in range(len(self.addresses)):
+            os.sched_setaffinity(0, everywhere)
+            gpus.append(self._gpu(index))
+            for chunk_bytes in dict.fromkeys(self.options["chunk_bytes"]):
+                for kind in (*OVER_PCIE, "device_to_device"):
+                    self._point(kind, index, index, int(chunk_bytes))
+                for peer in range(len(self.addresses)):
+                    if peer != index:
+                        self._point("peer_to_peer", index, peer, int(chunk_bytes))
         os.sched_setaffinity(0, everywhere)
-        properties = torch.cuda.get_device_properties(index)
-        gpus.append(
-            {
-                "index": index,
-                "address": address,
-                "name": properties.name,
-                "memory_total_bytes": properties.total_memory,
-                "numa_node": read_text(SYSFS / address / "numa_node"),
-                "cpus": pin_to_gpu(address),
-            }
-        )
-        pairs: list[tuple[str, int]] = [
-            (kind, index) for kind in ("host_to_device", "device_to_host", "bidirectional", "device_to_device")
-        ]
-        pairs += [("peer_to_peer", peer) for peer in range(len(addresses)) if peer != index]
-        for chunk_bytes in options["chunk_bytes"]:
-            for kind, peer in pairs:
-                try:
-                    point = measure(Copies(torch, index, peer, int(chunk_bytes)), kind, address, seconds, repeats)
-                except (torch.OutOfMemoryError, RuntimeError) as error:
-                    notes.append(f"{kind} of {chunk_bytes} bytes on {address}: {str(error).splitlines()[0]}")
-                    continue
-                if kind == "peer_to_peer":
-                    point["peer"] = addresses[peer]
-                    point["direct"] = bool(torch.cuda.can_device_access_peer(index, peer))
-                points.append(point)
-                torch.cuda.empty_cache()
-    return {
-        "torch_version": torch.__version__,
-        "cuda_version": torch.version.cuda,
-        "gpus": gpus,
-        "points": points,
-        "notes": notes,
-    }
+        versions = {"torch_version": self.torch.__version__, "cuda_version": self.torch.version.cuda}
+        return {**versions, "gpus": gpus, "points": self.points, "notes": self.notes}
+
+    def _gpu(self, index: int) -> dict[str, Any]:
+        address, properties = self.addresses[index], self.properties[index]
+        cpus, near = pin_to_gpu(address)
+        return {
+            "index": index,
+            "address": address,
+            "name": properties.name,
+            "uuid": str(getattr(properties, "uuid", "")),
+            "mig": " MIG " in f"{properties.name} ",
+            "memory_total_bytes": properties.total_memory,
+            "memory_free_bytes": int(self.torch.cuda.mem_get_info(index)[0]),
+            "memory_bandwidth_limit": memory_limit(index),
+            "numa_node": support.read_text(support.SYSFS / address / "numa_node") if address else "",
+            "cpus": cpus,
+            "cpus_near": near,
+        }
+
+    def _point(self, kind: str, gpu: int, peer: int, wanted: int) -> None:
+        """Measure one point, with smaller chunks where the memory has no room for these; a failure becomes a point with `error`."""
+        cuda, address = self.torch.cuda, self.addresses[gpu]
+        point: dict[str, Any] = {"kind": kind, "chunk_bytes": wanted, "samples": []}
+        free = min(int(cuda.mem_get_info(index)[0]) for index in {gpu, peer})
+        chunk = fitting_chunk(kind, wanted, free)
+        if not chunk:
+            point["error"] = f"only {free >> 20} MiB of the GPU's memory are free: end the program that uses it"
+        while chunk:
+            try:
+                copies = Copies(self.torch, kind, gpu, peer, chunk)
+                point = measure(
+                    copies,
+                    self.options.get("paths", {}).get(address, [address]),
+                    float(self.options["seconds_per_point"]),
+                    int(self.options["repeats"]),
+                )
+                break
+            except WrongCopyError as error:
+                point["error"] = str(error)
+                break
+            except RuntimeError as error:  # torch.OutOfMemoryError is one
+                point["error"] = (str(error).splitlines() or [type(error).__name__])[0][:300]
+                if "memory" not in str(error) or chunk // 2 < POOL_BYTES:
+                    break
+                chunk //= 2
+            finally:
+                copies = None  # type: ignore[assignment]
+                self._release()
+        if point["samples"]:
+            point.pop("error", None)
+            if chunk != wanted:
+                self.notes.append(
+                    f"{kind} on {address}: {chunk >> 20} MiB chunks instead of {wanted >> 20} MiB, no more memory is free"
+                )
+        point.update(index=gpu, gpu=address, peer=self.addresses[peer] if peer != gpu else "", peer_index=peer)
+        point["asked_chunk_bytes"] = wanted
+        if peer != gpu:
+            point["direct"] = bool(cuda.can_device_access_peer(gpu, peer))
+        self.points.append(point)
+
+    def _release(self) -> None:
+        """Give memory back, pinned memory too: the next GPU's must lie beside that GPU."""
+        self.torch.cuda.empty_cache()
+        empty_host = getattr(getattr(self.torch, "_C", None), "_host_emptyCache", None)
+        if empty_host:
+            empty_host()
+
+
+def probe(options: dict[str, Any], torch: Any) -> dict[str, Any]:
+    """Measure every GPU that CUDA shows and every ordered pair of them; the program's answer as a dictionary."""
+    return Probe(options, torch).run()
 
 
 def main(argument: str, show: Callable[[str], None] = print) -> int:
     """Run the probe with the options of a JSON text; a missing torch or GPU is said in the answer, not raised."""
+    support.end_with_parent()
     options = json.loads(argument)
     started = time.monotonic()
     try:
@@ -244,7 +323,14 @@ def main(argument: str, show: Callable[[str], None] = print) -> int:
         show(json.dumps({"error": f"this Python cannot import torch: {error}"}))
         return 0
     if not torch.cuda.is_available():
-        show(json.dumps({"error": "torch sees no CUDA device"}))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        hint = f" (CUDA_VISIBLE_DEVICES is '{visible}')" if visible is not None else ""
+        build = f"torch {torch.__version__}"
+        show(
+            json.dumps(
+                {"error": f"{build} sees no CUDA device{hint}: nvidia-smi must list one, and torch be built for CUDA"}
+            )
+        )
         return 0
     answer = probe(options, torch)
     answer["elapsed_seconds"] = time.monotonic() - started
