@@ -22,13 +22,14 @@ def sensor_summary(bmc: Mapping[str, Any], sensors: Mapping[str, Any]) -> dict[s
     should have one is counted in `silent`; it has no value.
     """
     readings = [_reading(sensor) for sensor in mappings(sensors.get("sensors")) or mappings(bmc.get("sensors"))]
-    readings = [reading for reading in readings if reading["state"] not in _ABSENT]
+    # A power supply without its line is called unavailable, and is critical all the same.
+    readings = [reading for reading in readings if reading["state"] not in _ABSENT or reading["grade"] > 1]
     if not readings:
         return {
             "available": False,
             "reason": words(sensors.get("reason")) or words(bmc.get("reason")) or "no sensor was read",
         }
-    measuring = [reading for reading in readings if reading["kind"] != "discrete"]
+    measuring = [reading for reading in readings if reading["unit"] or reading["value"] is not None]
     known = [reading for reading in measuring if reading["value"] is not None]
     return {
         "available": True,
@@ -52,6 +53,7 @@ def _reading(sensor: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": words(sensor.get("label")) or words(sensor.get("name")),
         "kind": words(sensor.get("kind")).lower(),
+        "unit": unit,
         "value": number(reading if reading is not None else sensor.get("value")),
         "limit": next((limit for limit in limits if limit is not None), None),
         "state": words(sensor.get("state")).lower(),
@@ -92,7 +94,7 @@ def _supplies(readings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if not match or reading["kind"] in _NOT_OF_A_SUPPLY:
             continue
         supply = found.setdefault(match[1], {"name": f"PSU {match[1]}", "watts": None, "health": None, "grade": 0})
-        if reading["kind"] == "power" and reading["value"] is not None:
+        if reading["kind"] in ("power", "power_supply") and reading["value"] is not None:
             supply["watts"] = max(reading["value"], supply["watts"] or 0.0)
         if reading["grade"] > supply["grade"]:
             supply["grade"], supply["health"] = reading["grade"], reading["health"]

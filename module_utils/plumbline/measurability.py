@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .nvbandwidth import PROGRAM as NVBANDWIDTH
 from .storage_bandwidth import files_to_read
 
 SUBJECTS = ("memory", "storage", "gpu", "collective")
 """What can be measured, in the order in which it is."""
 
+NVBANDWIDTH = "nvbandwidth"
 _TIMEOUT_SECONDS = 60  # importing nothing, but the first start of a Python on a cold network disk
 # Package managers, and how each installs what is missing; `PACKAGES` is what the tool is called there.
 _INSTALLERS = (("apt-get", "apt-get install"), ("dnf", "dnf install"), ("zypper", "zypper install"), ("apk", "apk add"))
@@ -50,7 +50,13 @@ class Subject:
     def as_measurement(self, required: bool) -> dict[str, Any]:
         """The measurement that cannot be made."""
         key = "error" if required or self.wrong else "skipped"
-        return {"name": self.measurement, "scope": self.scope, key: self.reason, "next_command": self.next_command}
+        return {
+            "name": self.measurement,
+            "scope": self.scope,
+            "unit": "B/s",
+            key: self.reason,
+            "next_command": self.next_command,
+        }
 
 
 def install_command(tool: str) -> str:
@@ -83,7 +89,9 @@ def storage(paths: Iterable[str], asked: bool) -> Subject:
     found = Subject("storage", "storage_read_bandwidth", path or (paths[0] if paths else "model"), facts={"path": path})
     if not path:
         where = ", ".join(paths)
-        found.reason = f"there is no file of 1 MiB or more to read in {where}" if where else "no directory was named to read"
+        found.reason = (
+            f"there is no file of 1 MiB or more to read in {where}" if where else "no directory was named to read"
+        )
         found.next_command = "ansible-playbook playbooks/validate.yml -e validate_storage_path=DIRECTORY"
         found.wrong = asked
     elif shutil.which("fio") is None:
@@ -111,7 +119,9 @@ def gpu(count: int, pythons: Iterable[str], asked: bool) -> Subject:
     elif shutil.which(NVBANDWIDTH):
         found.facts["method"] = "nvbandwidth"
     else:
-        found.reason = f"there is neither a Python with torch ({', '.join(pythons) or 'none was named'}) nor nvbandwidth"
+        found.reason = (
+            f"there is neither a Python with torch ({', '.join(pythons) or 'none was named'}) nor nvbandwidth"
+        )
         found.next_command = "ansible-playbook playbooks/engine.yml, or -e validate_gpu_python=PYTHON_WITH_TORCH"
     return found
 

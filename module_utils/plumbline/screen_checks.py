@@ -87,8 +87,15 @@ def not_measured(checks: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, st
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for check in checks:
         if check.get("status") == "SKIPPED":
-            groups.setdefault(_ADDRESS.sub("*", words(check.get("reason"))), []).append(check)
-    found = []
+            has_figure = number(check.get("value")) is not None
+            groups.setdefault("" if has_figure else _ADDRESS.sub("*", words(check.get("reason"))), []).append(check)
+    # Figures that stand above and were not judged, for want of a limit.
+    figures = list(dict.fromkeys(title(check) for check in groups.pop("", [])))
+    found = (
+        [(", ".join(figures), "measured and not judged, for no limit is known to hold it against", "")]
+        if figures
+        else []
+    )
     for members in groups.values():
         titles = list(dict.fromkeys(title(check) for check in members))
         named = ", ".join(titles[:4]) + (f" and {len(titles) - 4} more" if len(titles) > 4 else "")

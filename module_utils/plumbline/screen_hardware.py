@@ -31,7 +31,9 @@ def facts(machine: Mapping[str, Any], checks: Checks) -> list[tuple[str, str]]:
     rows += _network(machine)
     rows += [("Storage", _storage(checks))] if best(checks, "storage_read_bandwidth") else []
     if (reduce := best(checks, "collective_bus_bandwidth")) is not None:
-        rows.append(("All-reduce", f"bus {gigabytes(reduce)} GB/s, {words(reduce.get('scope'))}"))
+        rows.append(
+            ("All-reduce", f"bus {gigabytes(reduce)} GB/s, {words(reduce.get('scope')).removeprefix('all_reduce ')}")
+        )
     return [*rows, ("Sensors", _sensors(machine)), ("Errors", _errors(machine))]
 
 
@@ -323,11 +325,7 @@ def _gpus(name: str, devices: Sequence[Mapping[str, Any]], checks: Checks, idle:
     drivers = sorted({words(device.get("driver")) for device in devices} - {""})
     title = f"{len(devices)} x {name}, {'driver ' + ', '.join(drivers) if drivers else 'no driver'}"
     linked = any(mapping(device.get("link")) for device in devices)
-    title += (
-        "; no hop above is narrower than a GPU's own link"
-        if linked and all(row[5] == "own link" for row in rows)
-        else ""
-    )
+    title += "; no narrower hop above" if linked and all(row[5] == "own link" for row in rows) else ""
     return _without_own_links(Table(title, head, rows, frozenset({6, 7})))
 
 
