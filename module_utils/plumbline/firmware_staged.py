@@ -10,6 +10,7 @@ from typing import Any
 
 from .firmware_plan import Step, Wish
 from .firmware_versions import compare_versions
+from .redfish_document import mapping
 from .redfish_task import FAILED, WAITING, TaskView
 
 Json = dict[str, Any]
@@ -74,7 +75,7 @@ def _time(text: Any) -> datetime | None:
 def _after_boot(task: TaskView, system: Mapping[str, Any]) -> bool:
     """Whether a finished task ended after the machine's last start: only then it can still wait for the next one."""
     ended = _time(task.body.get("EndTime"))
-    booted = _time(system.get("LastResetTime") or (system.get("BootProgress") or {}).get("LastStateTime"))
+    booted = _time(system.get("LastResetTime") or mapping(system, "BootProgress").get("LastStateTime"))
     try:
         return ended is not None and booted is not None and ended > booted
     except TypeError:  # one of them has no zone

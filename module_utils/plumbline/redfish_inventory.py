@@ -1,4 +1,4 @@
-"""What a BMC knows of its machine, in one form for all vendors: system, memory, PCIe devices, sensors, firmware.
+"""What a BMC knows of its machine, in one form for all vendors: system, memory, PCIe devices, firmware (sensors: `bmc_redfish_sensors`).
 
 Every function takes a logged-in client and returns plain data. A part that a BMC does not serve comes back empty; what it does
 not know of a part is None, never a guess. Units are in the names.
@@ -11,6 +11,7 @@ from typing import Any
 
 from .firmware_staged import staged_for
 from .redfish_client import RedfishClient, link
+from .redfish_document import items
 
 Json = dict[str, Any]
 _MIB = 1024 * 1024
@@ -149,72 +150,6 @@ def _chassis(client: RedfishClient, system: Json) -> list[Json]:
     return client.members(link(client.root, "Chassis"))
 
 
-def sensors(client: RedfishClient, system: Json) -> list[Json]:
-    """Readings of the chassis: temperatures, fans, power, voltages.
-
-    `kind` is `temperature` (Cel), `fan` (RPM or %), `power` (W) or `voltage` (V); thresholds are None where there are none.
-    """
-    result: list[Json] = []
-    for chassis in _chassis(client, system):
-        thermal = client.get_optional(link(chassis, "Thermal"))
-        power = client.get_optional(link(chassis, "Power"))
-        if thermal or power:
-            result += _classic(thermal, power)
-        else:
-            result += [_modern(sensor) for sensor in client.members(link(chassis, "Sensors"))]
-    return result
-
-
-def _classic(thermal: Json, power: Json) -> list[Json]:
-    found = [
-        _reading("temperature", "Cel", item, item.get("ReadingCelsius")) for item in thermal.get("Temperatures") or []
-    ]
-    for item in thermal.get("Fans") or []:
-        unit = "%" if str(item.get("ReadingUnits") or "RPM").lower().startswith("percent") else "RPM"
-        found.append(_reading("fan", unit, item, item.get("Reading")))
-    found += [_reading("power", "W", item, item.get("PowerConsumedWatts")) for item in power.get("PowerControl") or []]
-    found += [
-        _reading("power", "W", item, item.get("PowerInputWatts", item.get("LastPowerOutputWatts")))
-        for item in power.get("PowerSupplies") or []
-    ]
-    found += [_reading("voltage", "V", item, item.get("ReadingVolts")) for item in power.get("Voltages") or []]
-    return found
-
-
-def _reading(kind: str, unit: str, item: Json, value: Any) -> Json:
-    return {
-        "name": _text(item, "Name", "FanName", "MemberId"),
-        "kind": kind,
-        "unit": unit,
-        "value": _number(value),
-        "upper_warning": _number(item.get("UpperThresholdNonCritical")),
-        "upper_critical": _number(item.get("UpperThresholdCritical")),
-        "lower_critical": _number(item.get("LowerThresholdCritical")),
-        "state": _status(item, "State"),
-        "health": _status(item, "Health"),
-    }
-
-
-def _modern(sensor: Json) -> Json:
-    thresholds = sensor.get("Thresholds") or {}
-
-    def threshold(name: str) -> float | None:
-        return _number((thresholds.get(name) or {}).get("Reading"))
-
-    kinds = {"temperature": "temperature", "rotational": "fan", "power": "power", "voltage": "voltage"}
-    return {
-        "name": _text(sensor, "Name", "Id"),
-        "kind": kinds.get(_text(sensor, "ReadingType").lower(), _text(sensor, "ReadingType").lower()),
-        "unit": _text(sensor, "ReadingUnits"),
-        "value": _number(sensor.get("Reading")),
-        "upper_warning": threshold("UpperCaution"),
-        "upper_critical": threshold("UpperCritical"),
-        "lower_critical": threshold("LowerCritical"),
-        "state": _status(sensor, "State"),
-        "health": _status(sensor, "Health"),
-    }
-
-
 def firmware_components(client: RedfishClient, system: Json) -> list[Json]:
     """All components of the firmware inventory; BIOS and BMC from their own resources where the inventory lacks them.
 
@@ -241,7 +176,7 @@ def firmware_components(client: RedfishClient, system: Json) -> list[Json]:
                 "updateable": bool(item.get("Updateable")),
                 "health": _status(item, "Health"),
                 "source": _text(item, "@odata.id"),
-                "related": [_text(one, "@odata.id") for one in item.get("RelatedItem") or [] if isinstance(one, dict)],
+                "related": [_text(one, "@odata.id") for one in items(item, "RelatedItem")],
             }
         )
     known = {str(entry[key]).lower() for entry in result for key in ("id", "name")}

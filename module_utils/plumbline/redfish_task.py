@@ -9,6 +9,7 @@ from typing import Any
 
 from .redfish_client import Json, RedfishClient, link
 from .redfish_connection import RedfishError
+from .redfish_document import items, mapping, text
 
 FAILED = ("Exception", "Killed", "Cancelled", "Cancelling", "Stopping", "Interrupted")
 # What a task says that has done all it can before the host restarts.
@@ -36,7 +37,7 @@ class TaskView:
             return False
         if self.state in WAITING or _dell_state(self.body) == "Scheduled":
             return True
-        ends = tuple(str(one.get("MessageId") or "").rsplit(".", 1)[-1] for one in self.messages)
+        ends = tuple(text(one, "MessageId").rsplit(".", 1)[-1] for one in self.messages)
         return any(end.endswith(_WAITING_MESSAGES) for end in ends)
 
     @property
@@ -44,54 +45,51 @@ class TaskView:
         """What the BMC asks to be reset: URIs of reset actions with the ResetType, from its messages."""
         found = []
         for one in self.messages:
-            arguments = one.get("MessageArgs") or []
-            if str(one.get("MessageId") or "").endswith(".ResetRequired") and len(arguments) >= 2:
-                found.append((str(arguments[0]), str(arguments[1])))
+            arguments = _arguments(one)
+            if text(one, "MessageId").endswith(".ResetRequired") and len(arguments) >= 2:
+                found.append((arguments[0], arguments[1]))
         return found
 
     @property
     def complaint(self) -> str:
         """What the BMC says went wrong: its last warning or error, else its last words."""
-        texts = [
-            (
-                str(one.get("MessageSeverity") or one.get("Severity") or "").lower(),
-                str(one.get("Message") or "").strip(),
-            )
-            for one in self.messages
-        ]
-        bad = [text for severity, text in texts if severity in _UNWELL and text]
-        said = [text for _, text in texts if text]
+        texts = [(text(one, "MessageSeverity", "Severity").lower(), text(one, "Message")) for one in self.messages]
+        bad = [words for severity, words in texts if severity in _UNWELL and words]
+        said = [words for _, words in texts if words]
         return (bad or said or ["the BMC gives no reason"])[-1]
 
     @property
     def words(self) -> str:
         """All that could name what the task is about: name, message arguments, payload."""
-        arguments = [str(item) for one in self.messages for item in one.get("MessageArgs") or []]
-        payload = self.body.get("Payload") or {}
-        return " ".join([self.name, *arguments, str(payload.get("JsonBody") or "")])
+        arguments = [item for one in self.messages for item in _arguments(one)]
+        return " ".join([self.name, *arguments, text(mapping(self.body, "Payload"), "JsonBody")])
+
+
+def _arguments(message: Json) -> list[str]:
+    found = message.get("MessageArgs")
+    return [str(item) for item in found] if isinstance(found, list) else []
 
 
 def _dell_state(body: Json) -> str:
-    dell = (body.get("Oem") or {}).get("Dell") or {}
-    return str(dell.get("JobState") or "") if isinstance(dell, dict) else ""
+    return text(mapping(body, "Oem", "Dell"), "JobState")
 
 
 def view(body: Json, uri: str = "") -> TaskView:
     """Read a Task (or a Job, whose properties are named alike)."""
     percent = body.get("PercentComplete")
     return TaskView(
-        uri=str(body.get("@odata.id") or uri),
-        state=str(body.get("TaskState") or body.get("JobState") or ""),
+        uri=text(body, "@odata.id") or uri,
+        state=text(body, "TaskState", "JobState"),
         percent=percent if isinstance(percent, int) else None,
-        name=str(body.get("Name") or ""),
-        messages=[one for one in body.get("Messages") or [] if isinstance(one, dict)],
+        name=text(body, "Name"),
+        messages=items(body, "Messages"),
         body=body,
     )
 
 
 def is_task(body: Json) -> bool:
     """Whether a document is a task or a job, and not what an operation answers at its end."""
-    return str(body.get("@odata.type") or "").startswith(("#Task.", "#Job.")) or "TaskState" in body
+    return text(body, "@odata.type").startswith(("#Task.", "#Job.")) or "TaskState" in body
 
 
 def all_tasks(client: RedfishClient) -> list[TaskView]:
@@ -121,6 +119,7 @@ class Follower:
         deadline = time.monotonic() + self.timeout_seconds
         last = TaskView(uri)
         silence = ""
+        pause = min(self.poll_seconds, 0.5)  # short at first: small images are written in a moment
         while True:
             try:
                 now = self._look(uri, last)
@@ -139,7 +138,8 @@ class Follower:
             last = now
             if time.monotonic() > deadline:
                 raise self._late(what, last, silence)
-            self.sleep(self.poll_seconds)
+            self.sleep(pause)
+            pause = min(self.poll_seconds, 2 * pause)
 
     def _look(self, uri: str, last: TaskView) -> TaskView:
         """The task as it is now. A monitor that answers with a result, with 204 or no longer is a task that is done."""
@@ -153,8 +153,7 @@ class Follower:
             return view(answer.body, uri)
         if answer.status == 202:
             return TaskView(uri, "Running", last.percent)
-        messages = (answer.body.get("error") or {}).get("@Message.ExtendedInfo") or []
-        return TaskView(uri, "Completed", 100, messages=[one for one in messages if isinstance(one, dict)])
+        return TaskView(uri, "Completed", 100, messages=items(mapping(answer.body, "error"), "@Message.ExtendedInfo"))
 
     def _late(self, what: str, last: TaskView, silence: str) -> RedfishError:
         far = f" at {last.percent} %" if last.percent is not None else ""

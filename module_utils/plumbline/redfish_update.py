@@ -11,6 +11,7 @@ from typing import Any
 from .firmware_plan import Step
 from .redfish_client import Answer, Json, RedfishClient, link
 from .redfish_connection import RedfishError
+from .redfish_document import mapping, text
 from .redfish_upload import UploadBody, multipart
 
 METHODS = ("auto", "multipart", "push", "simple")
@@ -31,7 +32,7 @@ class UpdateService:
     @property
     def multipart_uri(self) -> str:
         """Where a multipart push goes; empty where there is none."""
-        return str(self.document.get("MultipartHttpPushUri") or "")
+        return text(self.document, "MultipartHttpPushUri")
 
     @property
     def push_uri(self) -> str:
@@ -39,13 +40,13 @@ class UpdateService:
 
         iLO's (`/cgi-bin/...`) is a form of HPE's own with the session's key in it, so it does not count.
         """
-        uri = str(self.document.get("HttpPushUri") or "")
+        uri = text(self.document, "HttpPushUri")
         return "" if "/cgi-bin/" in uri else uri
 
     @property
     def simple_uri(self) -> str:
         """The target of SimpleUpdate; empty where there is none."""
-        return str(self.action.get("target") or "")
+        return text(self.action, "target")
 
     def offers(self) -> list[str]:
         """The methods, best first."""
@@ -55,18 +56,24 @@ class UpdateService:
     def apply_times(self, method: str) -> list[str] | None:
         """The apply times that a method takes; None where the service does not say."""
         if method == "push":
-            options = (self.document.get("HttpPushUriOptions") or {}).get("HttpPushUriApplyTime") or {}
-            values = options.get("ApplyTime@Redfish.AllowableValues")
-            return [str(value) for value in values] if values else None
+            options = mapping(self.document, "HttpPushUriOptions", "HttpPushUriApplyTime")
+            return _list(options, "ApplyTime@Redfish.AllowableValues")
         key = "@Redfish.OperationApplyTimeSupport"
-        places = (
-            [self.document.get(f"MultipartHttpPushUri{key}"), self.document.get(key)] if method == "multipart" else []
-        )
-        for place in [*places, self.action.get(key)]:
-            values = (place or {}).get("SupportedValues")
+        places = [self.action]
+        if method == "multipart":
+            own = {key: mapping(self.document, f"MultipartHttpPushUri{key}")}
+            places = [own, self.document, self.action]
+        for place in places:
+            values = _list(mapping(place, key), "SupportedValues")
             if values:
-                return [str(value) for value in values]
+                return values
         return None
+
+
+def _list(document: Json, name: str) -> list[str] | None:
+    """The texts of an array; None where it is missing or empty."""
+    found = document.get(name)
+    return [str(item) for item in found] or None if isinstance(found, list) else None
 
 
 def read_update_service(client: RedfishClient) -> UpdateService:
@@ -86,9 +93,8 @@ def read_update_service(client: RedfishClient) -> UpdateService:
         raise RedfishError(
             f"The UpdateService of the BMC at {client.options.base_url} is switched off: enable it there"
         )
-    action = (document.get("Actions") or {}).get("#UpdateService.SimpleUpdate") or {}
-    system_vendor = str(client.root.get("Vendor") or "")
-    return UpdateService(uri, document, system_vendor.lower(), action)
+    action = mapping(document, "Actions", "#UpdateService.SimpleUpdate")
+    return UpdateService(uri, document, text(client.root, "Vendor").lower(), action)
 
 
 def choose_method(client: RedfishClient, service: UpdateService, step: Step, wanted: str = "auto") -> str:
@@ -116,7 +122,7 @@ def choose_method(client: RedfishClient, service: UpdateService, step: Step, wan
 def _check_protocol(client: RedfishClient, service: UpdateService, step: Step) -> None:
     if not step.image.uri:
         return
-    allowed = service.action.get("TransferProtocol@Redfish.AllowableValues")
+    allowed = _list(service.action, "TransferProtocol@Redfish.AllowableValues")
     protocol = step.image.uri.split(":", 1)[0].upper()
     if allowed and protocol not in allowed:
         raise RedfishError(
@@ -165,7 +171,7 @@ def targets_of(service: UpdateService, step: Step) -> list[str]:
         return list(step.image.targets)
     own = [str(wish.component.get("source") or "") for wish in step.wishes if wish.component.get("source") != "system"]
     related = [str(uri) for wish in step.wishes for uri in wish.component.get("related") or []]
-    allowed = service.action.get("Targets@Redfish.AllowableValues")
+    allowed = _list(service.action, "Targets@Redfish.AllowableValues")
     if allowed:
         return [uri for uri in dict.fromkeys(own + related) if uri in allowed]
     if any(name in service.vendor for name in _TARGET_IS_RESOURCE):
@@ -208,7 +214,7 @@ def send(client: RedfishClient, service: UpdateService, sending: Sending, timeou
     step = sending.step
     if sending.method == "simple":
         body: Json = {"ImageURI": step.image.uri, **sending.parameters()}
-        if service.action.get("TransferProtocol@Redfish.AllowableValues"):
+        if _list(service.action, "TransferProtocol@Redfish.AllowableValues"):
             body["TransferProtocol"] = step.image.uri.split(":", 1)[0].upper()
         if sending.targets:
             body["Targets"] = list(sending.targets)
