@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +13,10 @@ import requests
 
 from lab.bmc import firmware
 from lab.bmc.firmware import build_image
-from lab.bmc.testing import running
+from lab.bmc.profile import ProfileError
+from lab.bmc.testing import RunningBmc, running
 from tests.unit.bmc_client import Client, message_keys
+from tests.unit.firmware_support import image_server as served
 
 UPDATE = "/redfish/v1/UpdateService"
 DONE = ("Completed", "Exception", "Cancelled", "Pending")
@@ -30,20 +30,8 @@ def client() -> Iterator[Client]:
 
 @pytest.fixture
 def image_server(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments, directory=str(tmp_path))
-
-        def log_message(self, *arguments: Any) -> None:
-            """Say nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield tmp_path, f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with served(tmp_path) as url:
+        yield tmp_path, url
 
 
 def push(client: Client, image: bytes, **parameters: Any) -> requests.Response:
@@ -67,6 +55,15 @@ def follow(client: Client, answer: requests.Response) -> dict[str, Any]:
             return body
         time.sleep(0.01)
     raise AssertionError("the task did not end")
+
+
+def await_bmc_restart(bmc: RunningBmc) -> None:
+    """Wait until the BMC was away and is back."""
+    deadline = time.monotonic() + 20
+    for away in (True, False):
+        while bmc.server.down is not away:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
 
 
 def version(client: Client, component: str) -> str:
@@ -113,12 +110,7 @@ def test_immediate_restarts_the_host_at_once(client: Client) -> None:
 
 def test_a_bmc_image_restarts_the_bmc(client: Client) -> None:
     push(client, build_image("BMC", "1.40.00"))
-    deadline = time.monotonic() + 20
-    while not client.bmc.server.down:
-        assert time.monotonic() < deadline
-    while client.bmc.server.down:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    await_bmc_restart(client.bmc)
     assert version(client, "BMC") == "1.40.00"
     assert client.json(client.bmc.service.paths.manager)["FirmwareVersion"] == "1.40.00"
     assert client.bmc.truth()["resets"] == 0
@@ -220,3 +212,118 @@ def test_an_image_file_can_be_made_on_the_command_line(tmp_path: Path) -> None:
     image = firmware.read_image(target.read_bytes())
     assert (image.component, image.version, image.models) == ("BIOS", "9", ("NF8260G7",))
     assert firmware.main(["--component", "B", "--version", "9", str(tmp_path / "no" / "x")]) == 1
+
+
+def test_the_older_push_takes_what_was_set_in_the_service_before() -> None:
+    with running("supermicro-gb300") as bmc:
+        client = Client(bmc)
+        service = client.json(UPDATE)
+        assert service["HttpPushUriOptions"]["HttpPushUriApplyTime"]["ApplyTime@Redfish.AllowableValues"] == [
+            "Immediate",
+            "OnReset",
+        ]
+        targets = [f"{UPDATE}/FirmwareInventory/CPLD"]
+        options = {"HttpPushUriApplyTime": {"ApplyTime": "OnReset"}}
+        change = {"HttpPushUriTargets": targets, "HttpPushUriOptions": options}
+        assert client.patch(UPDATE, change).status_code == 200
+        assert client.patch(UPDATE, {"HttpPushUriTargets": ["/nowhere"]}).status_code == 400
+        assert client.patch(UPDATE, {"HttpPushUri": "/elsewhere"}).status_code == 400
+        uri = service["HttpPushUri"]
+        binary = {"Content-Type": "application/octet-stream"}
+        wrong = client.request("POST", uri, data=build_image("BIOS", "02.08.00"), headers=binary)
+        assert "not for the target CPLD" in follow(client, wrong)["Messages"][-1]["Message"]
+        # The targets were for one push.
+        assert client.json(UPDATE)["HttpPushUriTargets"] == []
+        done = follow(client, client.request("POST", uri, data=build_image("BIOS", "02.08.00"), headers=binary))
+        assert "AwaitToActivate" in str(done["Messages"])
+        assert bmc.reset()["firmware"]["BIOS"] == "02.08.00"
+
+
+def test_one_update_at_a_time(client: Client) -> None:
+    client.bmc.inject("update_stuck")
+    first = push(client, GOOD)
+    second = push(client, build_image("CPLD", "1.1"))
+    assert (second.status_code, second.headers["Retry-After"]) == (503, "1")
+    assert message_keys(second) == ["ResourceInUse"]
+    client.bmc.inject("bmc_reboot", seconds=0.5)
+    await_bmc_restart(client.bmc)
+    assert client.json(first.json()["@odata.id"])["TaskState"] == "Interrupted"
+    assert follow(client, push(client, GOOD))["TaskState"] == "Pending"
+
+
+def test_going_back_needs_to_be_asked_for(client: Client) -> None:
+    older = build_image("BIOS", "05.08.00")
+    refused = follow(client, push(client, older))
+    assert "BIOS runs 05.10.00; going back to 05.08.00 is not allowed" in refused["Messages"][-1]["Message"]
+    follow(client, push(client, older, ForceUpdate=True))
+    assert client.bmc.reset()["firmware"]["BIOS"] == "05.08.00"
+
+
+@pytest.mark.parametrize(
+    ("name", "component", "version", "entry"),
+    [("supermicro-821ge", "BIOS", "1.6", "Staging_BIOS"), ("lenovo-sr670v2", "UEFI", "U8E130A-2.20", "UEFI-Pending")],
+)
+def test_what_lies_ready_has_an_entry_until_the_reset(name: str, component: str, version: str, entry: str) -> None:
+    with running(name) as bmc:
+        client = Client(bmc)
+        targets = [bmc.service.paths.bios] if name == "supermicro-821ge" else []
+        assert (
+            follow(client, push(client, build_image(component, version), Targets=targets))["TaskState"] == "Completed"
+        )
+        staged = client.json(f"{UPDATE}/FirmwareInventory/{entry}")
+        assert (staged["Version"], staged["Status"]["State"]) == (version, "StandbySpare")
+        members = [one["@odata.id"] for one in client.json(f"{UPDATE}/FirmwareInventory")["Members"]]
+        assert f"{UPDATE}/FirmwareInventory/{entry}" in members
+        bmc.reset()
+        assert client.get(f"{UPDATE}/FirmwareInventory/{entry}").status_code == 404
+
+
+def test_a_service_may_want_to_be_told_the_target_by_its_resource() -> None:
+    with running("supermicro-821ge") as bmc:
+        client = Client(bmc)
+        image = build_image("BIOS", "1.6")
+        assert message_keys(push(client, image)) == ["ActionParameterMissing"]
+        assert push(client, image, Targets=[f"{UPDATE}/FirmwareInventory/BIOS"]).status_code == 400
+        assert push(client, image, Targets=[bmc.service.paths.bios]).status_code == 202
+
+
+def test_a_firmware_job_of_a_dell_waits_as_scheduled_and_names_its_component() -> None:
+    with running("dell-r750") as bmc:
+        client = Client(bmc)
+        answer = push(client, build_image("BIOS", "1.14.1"))
+        deadline = time.monotonic() + 20
+        while (task := client.json(answer.json()["@odata.id"])).get("Oem") is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert task["Oem"]["Dell"]["JobState"] == "Scheduled"
+        assert task["Name"] == "Firmware Update: BIOS"
+        bmc.reset()
+        assert client.json(task["@odata.id"])["TaskState"] == "Completed"
+
+
+def test_a_bmc_may_wait_to_be_reset_and_may_forget_its_tasks() -> None:
+    with running("supermicro-gb300", profile_overrides={"update": {"tasks_after_bmc_restart": "gone"}}) as bmc:
+        client = Client(bmc)
+        task = follow(client, push(client, build_image("BMC", "25.10")))
+        reset = next(one for one in task["Messages"] if one["MessageId"].endswith("ResetRequired"))
+        assert version(client, "BMC") == "25.08"
+        assert client.post(reset["MessageArgs"][0], {"ResetType": reset["MessageArgs"][1]}).status_code == 204
+        await_bmc_restart(bmc)
+        assert version(client, "BMC") == "25.10"
+        assert client.get(task["@odata.id"]).status_code == 404
+
+
+def test_an_image_that_is_too_large_is_refused() -> None:
+    with running(profile_overrides={"update": {"max_image_bytes": 1000}}) as bmc:
+        client = Client(bmc)
+        assert client.json(UPDATE)["MaxImageSizeBytes"] == 1000
+        assert push(client, GOOD).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("update", "words"),
+    [({"method": []}, "unknown member method"), ({"downgrade": "maybe"}, "must be one of refused, forced, allowed")],
+)
+def test_a_profile_with_a_wrong_update_key_is_refused(update: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProfileError, match=words), running(profile_overrides={"update": update}):
+        pass
