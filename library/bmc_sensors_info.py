@@ -177,10 +177,11 @@ log:
       resolved: true
       lasting: false
 log_service:
-  description: C(name), C(entries) (all), C(used_fraction) (V(null) for a log that overwrites its oldest entries) and C(time) of the log.
+  description: >-
+    C(name), C(entries) (all), C(used_fraction) (V(null) for a log that overwrites its oldest entries), C(time) and C(uri) of the log.
   returned: success
   type: dict
-  sample: {name: SEL, entries: 107, used_fraction: 0.02, time: '2027-01-01T08:00:00Z'}
+  sample: {name: SEL, entries: 107, used_fraction: 0.02, time: '2027-01-01T08:00:00Z', uri: ''}
 notes:
   description: What could not be read, a sentence each.
   returned: success
@@ -239,7 +240,7 @@ def result_of(facts: dict[str, Any], source: str, parameters: dict[str, Any]) ->
         required=parameters["required"],
         known=parameters["known"],
         log_days=parameters["log_days"],
-        remote=source == "redfish",
+        curl=f"curl -u {parameters['username']} {parameters['base_url'].rstrip('/')}" if source == "redfish" else "",
     )
     return {
         "changed": False,
@@ -268,7 +269,7 @@ def in_band(module: AnsibleModule) -> None:
             sensors=[],
             labels_with_reading=[],
             log=[],
-            log_service={"name": "", "entries": None, "used_fraction": None, "time": None},
+            log_service={"name": "", "entries": None, "used_fraction": None, "time": None, "uri": ""},
             notes=[],
             measurements=sensors_skipped(reason),
         )

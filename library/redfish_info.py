@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: redfish_info
 short_description: Observe a machine through its BMC
 description:
-  - Reads the system, its BIOS attributes (applied and pending), DIMMs, PCIe devices, sensors and firmware over Redfish.
+  - Reads the system, its BIOS attributes (applied and pending), DIMMs, PCIe devices and firmware over Redfish.
   - Has one form for all vendors; units are in the names.
 version_added: 0.1.0
 extends_documentation_fragment:
@@ -17,8 +17,8 @@ options:
     description: Which parts to read. Each DIMM and each device costs one request at BMCs that cannot expand collections.
     type: list
     elements: str
-    choices: [bios, memory, pcie, sensors, firmware]
-    default: [bios, memory, pcie, sensors, firmware]
+    choices: [bios, memory, pcie, firmware]
+    default: [bios, memory, pcie, firmware]
 attributes:
   check_mode:
     description: Reads only.
@@ -30,6 +30,7 @@ author:
   - The Plumbline founders
 seealso:
   - module: plumbline.plumbline.redfish_bios
+  - module: plumbline.plumbline.bmc_sensors_info
 """
 
 EXAMPLES = r"""
@@ -92,13 +93,6 @@ pcie_devices:
   returned: with C(pcie) in O(gather)
   type: list
   elements: dict
-sensors:
-  description: >-
-    C(name), C(kind) (temperature, fan, power, voltage), C(unit), C(value), C(upper_warning), C(upper_critical),
-    C(lower_critical), C(state), C(health).
-  returned: with C(sensors) in O(gather)
-  type: list
-  elements: dict
 firmware:
   description: C(id), C(name), C(version), C(updateable), C(health), C(source).
   returned: with C(firmware) in O(gather)
@@ -115,7 +109,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline impo
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_resource import NoBiosError, read_bios
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_client import RedfishClient
 
-PARTS = ["bios", "memory", "pcie", "sensors", "firmware"]
+PARTS = ["bios", "memory", "pcie", "firmware"]
 
 
 def observe(client: RedfishClient, gather: list[str], system_id: str) -> dict[str, Any]:
@@ -137,8 +131,6 @@ def observe(client: RedfishClient, gather: list[str], system_id: str) -> dict[st
         found["memory"] = inventory.memory_modules(client, system)
     if "pcie" in gather:
         found["pcie_devices"] = inventory.pcie_devices(client, system)
-    if "sensors" in gather:
-        found["sensors"] = inventory.sensors(client, system)
     if "firmware" in gather:
         found["firmware"] = inventory.firmware_components(client, system)
     return found

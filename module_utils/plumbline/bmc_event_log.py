@@ -31,7 +31,8 @@ _LASTING = re.compile(
 _CRITICAL = re.compile(
     r"(?<!non-)(?<!non )\bcritical going|non-recoverable going|transition to (critical|non-recoverable)|"
     r"\b(AC|input|power source)\b.{0,40}\blost\b|failure detected|loss of (input|redundancy)|redundancy (is )?lost|"
-    r"insufficient resources|drive fault|\b(fan|power supply|psu|memory|dimm|processor|battery)\b.*\b(failed|(?<!predictive )failure|fault)\b|"
+    r"insufficient resources|drive fault|"
+    r"\b(fan|power supply|psu|memory|dimm|processor|battery)\b.*\b(failed|(?<!predictive )failure|fault)\b|"
     r"power (good|unit) fail|over[- ]?temperature|power ?off due to|critical over",
     re.I,
 )

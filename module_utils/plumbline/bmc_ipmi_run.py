@@ -29,7 +29,8 @@ class IpmiTool:
         """What a call printed, and why that is not all (empty where it is). A call that fails half-way leaves what it had printed."""
         # ipmitool writes dates by LC_TIME and TZ; the SEL is read beside the BMC's clock, so any one zone will do.
         environment = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
-        called = f"`ipmitool {' '.join(arguments[-2:])}`"
+        words = arguments[2:] if arguments[:1] == ("-S",) else arguments
+        called = f"`ipmitool {' '.join(words)}`"
         try:
             done = subprocess.run(
                 [*self.command, *arguments],
@@ -97,6 +98,7 @@ def observe(tool: IpmiTool, log_entries_maximum: int) -> Json:
             "entries": info["entries"],
             "used_fraction": info["used_fraction"],
             "time": ipmi_time(date, clock),
+            "uri": "",
         },
         "power_state": "on",
         "firmware_version": version,

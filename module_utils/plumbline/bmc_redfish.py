@@ -31,6 +31,6 @@ def observe(client: RedfishClient, system_id: str, log_entries_maximum: int) -> 
     try:
         found.update(read_log(client, system, chassis, log_entries_maximum))
     except RedfishError as error:
-        service = {"name": "", "entries": None, "used_fraction": None, "time": None}
+        service = {"name": "", "entries": None, "used_fraction": None, "time": None, "uri": ""}
         found.update(log=[], log_service=service, log_error=str(error), notes=[])
     return found

@@ -25,7 +25,7 @@ def read_log(client: RedfishClient, system: Json, chassis: list[Json], maximum: 
     clock = next((time for one in managers if (time := iso_time(one.get("DateTime")))), None)
     found: Json = {
         "log": [],
-        "log_service": {"name": "", "entries": None, "used_fraction": None, "time": clock},
+        "log_service": {"name": "", "entries": None, "used_fraction": None, "time": clock, "uri": ""},
         "notes": [],
     }
     services = _services(client, [system, *managers, *chassis])
@@ -45,6 +45,7 @@ def read_log(client: RedfishClient, system: Json, chassis: list[Json], maximum: 
             wraps = text(service, "OverWritePolicy") == "WrapsWhenFull"
             # A log that writes over its oldest entries is never full.
             found["log_service"].update(name=text(service, "Id"), entries=total, used_fraction=None if wraps else used)
+            found["log_service"]["uri"] = uri
             found["log_service"]["time"] = iso_time(service.get("DateTime")) or clock
     found["log"] = with_resolution(_in_order(found["log"])[-maximum:])
     found["log_error"] = (

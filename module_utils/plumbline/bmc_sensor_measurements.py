@@ -40,7 +40,7 @@ def sensor_measurements(
     required: Iterable[str] = (),
     known: Iterable[str] = (),
     log_days: int = 30,
-    remote: bool,
+    curl: str = "",
 ) -> list[Json]:
     """Measurements from what a BMC told.
 
@@ -50,29 +50,35 @@ def sensor_measurements(
         required: regular expressions; for each there must be a sensor that has a reading.
         known: labels of sensors that had a reading in an earlier survey.
         log_days: days of the event log that count.
-        remote: whether the BMC was asked over Redfish, for the next command.
+        curl: how the BMC is asked over Redfish, for the next command: `curl -u admin https://10.0.0.7`; empty in-band.
     """
-    look = (
-        "ansible-playbook playbooks/survey.yml --limit HOST -vv"
-        if remote
-        else "LC_ALL=C ipmitool sensor; ipmitool sdr elist"
-    )
+    log = _log(facts, log_days, curl)
     if facts["sensors_error"]:
-        unread: list[Json] = [
-            {"name": "sensor_readings", "scope": "bmc", "error": facts["sensors_error"], "next_command": look}
-        ]
-        return unread + _log(facts, log_days, remote=remote)
+        look = f"{curl}/redfish/v1/Chassis" if curl else "LC_ALL=C ipmitool sensor"
+        return [_unread(facts["sensors_error"], look), *log]
     skip = [re.compile(one) for one in ignored]
     out = {
         one["label"]
         for one in facts["sensors"]
-        if any(p.fullmatch(one["label"]) or p.fullmatch(one["name"]) for p in skip)
+        if any(pattern.fullmatch(one["label"]) or pattern.fullmatch(one["name"]) for pattern in skip)
     }
     judged = [one for one in facts["sensors"] if one["label"] not in out]
-    expected = {label for label in known if label not in out and not any(p.fullmatch(label) for p in skip)}
-    found = [_readings(judged, facts), *_temperature_margin(judged), *_breaches(judged, look), _standing(judged, look)]
-    found += [_dead(judged, list(required), facts, look), _lost(judged, expected, facts, look), *_power(judged)]
-    return found + _log(facts, log_days, remote=remote)
+    expected = {label for label in known if label not in out and not any(one.fullmatch(label) for one in skip)}
+    found = [_readings(judged, facts), *_temperature_margin(judged), *_breaches(judged, curl), _standing(judged, curl)]
+    found += [_dead(judged, list(required), facts, curl), _lost(judged, expected, facts, curl), *_power(judged)]
+    return found + log
+
+
+def _unread(error: str, look: str) -> Json:
+    return {"name": "sensor_readings", "scope": "bmc", "error": error, "next_command": look}
+
+
+def _look(sensors: list[Json], curl: str) -> str:
+    """The command that shows the first of some sensors."""
+    if not curl:
+        return "LC_ALL=C ipmitool sensor; LC_ALL=C ipmitool sdr elist"
+    path = str(sensors[0].get("id") or "").partition("#")[0]
+    return f"{curl}{path if path.startswith('/') else '/redfish/v1/Chassis'}"
 
 
 def sensors_skipped(reason: str) -> list[Json]:
@@ -101,11 +107,11 @@ def _told(one: Json) -> str:
     return f"{one['label']} {reading_text(one)}{words}{said}"
 
 
-def _count(name: str, scope: str, failed: list[Json], cause: str, look: str, **conditions: Any) -> Json:
+def _count(name: str, scope: str, failed: list[Json], cause: str, curl: str, **conditions: Any) -> Json:
     measurement: Json = {"name": name, "scope": scope, "value": len(failed), "unit": "count", "conditions": conditions}
     if failed:
         measurement["conditions"] = {**conditions, "sensors": [one["label"] for one in failed]}
-        measurement.update(cause=cause, next_command=look)
+        measurement.update(cause=cause, next_command=_look(failed, curl))
     return measurement
 
 
@@ -161,7 +167,7 @@ def _temperature_margin(sensors: list[Json]) -> list[Json]:
     ]
 
 
-def _breaches(sensors: list[Json], look: str) -> list[Json]:
+def _breaches(sensors: list[Json], curl: str) -> list[Json]:
     """For each group of kinds, how many sensors are critical; for all together, how many are a warning."""
     # A power supply without its line may be called unavailable, and critical all the same.
     present = [one for one in sensors if one["state"] in ("enabled", "unavailable")]
@@ -176,13 +182,13 @@ def _breaches(sensors: list[Json], look: str) -> list[Json]:
             continue
         failed = [one for one in members if healths[id(one)] == "critical"]
         cause = _listed(failed, _told) + (f": {_ADVICE[group]}" if group in _ADVICE else "")
-        found.append(_count("sensor_critical", group, failed, cause, look, judged=len(members)))
+        found.append(_count("sensor_critical", group, failed, cause, curl, judged=len(members)))
     warned = [one for one in present if healths[id(one)] == "warning"]
-    found.append(_count("sensor_warning", "bmc", warned, _listed(warned, _told), look, judged=len(present)))
+    found.append(_count("sensor_warning", "bmc", warned, _listed(warned, _told), curl, judged=len(present)))
     return found
 
 
-def _standing(sensors: list[Json], look: str) -> Json:
+def _standing(sensors: list[Json], curl: str) -> Json:
     """Fans that stand still although others of their name turn, and no threshold of theirs objects."""
     rows: dict[str, list[Json]] = {}
     for one in sensors:
@@ -196,10 +202,10 @@ def _standing(sensors: list[Json], look: str) -> Json:
     cause = (
         _listed(standing, lambda one: f"{one['label']} stands still while its neighbours turn") + f": {_ADVICE['fans']}"
     )
-    return _count("sensor_fan_standstill", "fans", standing, cause, look)
+    return _count("sensor_fan_standstill", "fans", standing, cause, curl)
 
 
-def _dead(sensors: list[Json], required: list[str], facts: Json, look: str) -> Json:
+def _dead(sensors: list[Json], required: list[str], facts: Json, curl: str) -> Json:
     """Sensors that the BMC calls enabled and that have no reading, and required ones without one."""
     if facts["power_state"] != "on":
         return {"name": "sensor_dead", "scope": "bmc", "skipped": "the host is off, and most sensors with it"}
@@ -216,10 +222,10 @@ def _dead(sensors: list[Json], required: list[str], facts: Json, look: str) -> J
     failed = [*dead, *missing]
     cause = _listed(failed, lambda one: f"{one['label']} {said.get(one['state'], 'is required and has no reading')}")
     cause += ": the sensor or its bus is dead, or the BMC needs a restart"
-    return _count("sensor_dead", "bmc", failed, cause, look)
+    return _count("sensor_dead", "bmc", failed, cause, curl)
 
 
-def _lost(sensors: list[Json], known: set[str], facts: Json, look: str) -> Json:
+def _lost(sensors: list[Json], known: set[str], facts: Json, curl: str) -> Json:
     """Sensors that had a reading in an earlier survey and have none now. Many of a machine's sensors never have one, which is no fault."""
     if not known:
         return {
@@ -231,7 +237,8 @@ def _lost(sensors: list[Json], known: set[str], facts: Json, look: str) -> Json:
         return {"name": "sensor_lost", "scope": "bmc", "skipped": "the host is off, and most sensors with it"}
     by_label = {one["label"]: one for one in sensors}
     lost = [by_label.get(label, {"label": label, "state": "missing"}) for label in sorted(known)]
-    lost = [one for one in lost if one["state"] not in ("enabled", "dead")]
+    # What is dead or critical is counted there.
+    lost = [one for one in lost if one["state"] not in ("enabled", "dead") and one.get("health") != "critical"]
     cause = _listed(
         lost,
         lambda one: (
@@ -239,7 +246,7 @@ def _lost(sensors: list[Json], known: set[str], facts: Json, look: str) -> Json:
         ),
     )
     cause += ": the part was taken out, or the sensor is dead"
-    return _count("sensor_lost", "bmc", lost, cause, look)
+    return _count("sensor_lost", "bmc", lost, cause, curl)
 
 
 def _power(sensors: list[Json]) -> list[Json]:
@@ -263,32 +270,29 @@ def _power(sensors: list[Json]) -> list[Json]:
     )
 
 
-def _log(facts: Json, days: int, *, remote: bool) -> list[Json]:
+def _log(facts: Json, days: int, curl: str) -> list[Json]:
     name = "log_critical_entries"
+    service = facts["log_service"]
+    look = f"{curl}{service['uri'] or '/redfish/v1/Managers'}" if curl else "LC_ALL=C ipmitool sel elist"
     if facts["log_error"]:
         told = "skipped" if facts["log_error"].startswith("the BMC serves no") else "error"
-        return [{"name": name, "scope": "event log", told: facts["log_error"]}]
-    service = facts["log_service"]
+        return [{"name": name, "scope": "event log", told: facts["log_error"], "next_command": look}]
     entries = recent(facts["log"], service["time"] or "", days)
     critical = [one for one in entries if one["severity"] == "critical"]
     standing = [one for one in critical if not one["resolved"]]
     ended = [one for one in critical if one["resolved"]]
-    clear = (
-        "clear the log once the part is replaced (LogService.ClearLog)"
-        if remote
-        else "ipmitool sel elist; once repaired: ipmitool sel clear"
-    )
     conditions = {"days": days, "entries": len(entries), "log": service["name"]}
+    repair = "repair it, then clear the log"
     found = [
-        _events(name, standing, "not taken back since", clear, conditions),
-        _events("log_recovered_entries", ended, "ended since", clear, conditions),
+        _events(name, standing, f"did not end: {repair}", look, conditions),
+        _events("log_recovered_entries", ended, "ended", look, conditions),
     ]
     if service["used_fraction"] is not None:
         found.append({"name": "log_used", "scope": "event log", "value": service["used_fraction"], "unit": "fraction"})
         found[-1].update(
-            cause="a full event log takes no further entry, so that the next failure leaves no trace",
-            next_command=clear,
+            cause="a full event log takes no further entry, so that the next failure leaves no trace: save and clear it"
         )
+        found[-1]["next_command"] = look
     return found
 
 
@@ -302,13 +306,14 @@ def _events(name: str, entries: list[Json], what: str, look: str, conditions: Js
     }
     if entries:
         newest = entries[-1]
+        noun = "entry" if len(entries) == 1 else "entries"
         where = f"{newest['sensor']}: " if newest["sensor"] else ""
         when = newest["time"] or "at a time when the BMC's clock was not set"
         kinds: dict[str, int] = {}
         for one in entries:
             key = f"{one['sensor']}: {one['message']}" if one["sensor"] else one["message"]
             kinds[key] = kinds.get(key, 0) + 1
-        measurement["cause"] = f"newest of {len(entries)} critical entries {what}: {where}{newest['message']} ({when})"
+        measurement["cause"] = f"{where}{newest['message']} ({when}); {len(entries)} critical {noun} {what}"
         measurement["next_command"] = look
         measurement["conditions"] = {
             **conditions,

@@ -123,7 +123,7 @@ def test_faults_are_all_found_and_named(profile):
 
 def causes(facts: Json) -> dict[str, str]:
     """What the measurements complain of; the margin, which always names the closest sensor, left out."""
-    found = bmc_sensor_measurements.sensor_measurements(facts, remote=True)
+    found = bmc_sensor_measurements.sensor_measurements(facts, curl="curl -u admin https://bmc.example")
     return {
         one["scope"] if one["name"] == "sensor_critical" else one["name"]: one["cause"]
         for one in found
@@ -226,7 +226,13 @@ def test_the_sel_is_chosen_among_the_logs_and_read_once():
     )
     found = read(client)
     assert [uri for uri in client.asked if uri in ("/lc", "/a", "/p", "/e")] == ["/e"]
-    assert found["log_service"] == {"name": "Sel", "entries": 95, "used_fraction": 0.95, "time": "2026-11-30T10:00:00Z"}
+    assert found["log_service"] == {
+        "name": "Sel",
+        "entries": 95,
+        "used_fraction": 0.95,
+        "time": "2026-11-30T10:00:00Z",
+        "uri": "/e",
+    }
 
 
 def test_no_log_at_all_is_said():
@@ -374,6 +380,6 @@ def test_documents_of_wrong_types_never_raise_but_one_sentence(documents):
         facts = bmc_redfish.observe(Canned(documents), "", 10)
     except redfish_connection.RedfishError:
         return  # one sentence for people, as "lists no computer system"
-    for one in bmc_sensor_measurements.sensor_measurements(facts, remote=True):
+    for one in bmc_sensor_measurements.sensor_measurements(facts, curl="curl -u admin https://bmc.example"):
         assert one["name"]
     assert len({one["label"] for one in facts["sensors"]}) == len(facts["sensors"])

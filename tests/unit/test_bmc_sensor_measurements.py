@@ -38,7 +38,7 @@ def facts(sensors: list[Json], log: str = "", **changes: Any) -> Json:
         "sensors_error": "",
         "log": bmc_event_log.with_resolution(bmc_event_log.parse_sel(log)),
         "log_error": "",
-        "log_service": {"name": "SEL", "entries": 0, "used_fraction": 0.02, "time": "2016-01-06T00:00:00Z"},
+        "log_service": {"name": "SEL", "entries": 0, "used_fraction": 0.02, "time": "2016-01-06T00:00:00Z", "uri": ""},
         "power_state": "on",
         "notes": [],
     }
@@ -62,7 +62,7 @@ def bad(found: list[Json]) -> dict[str, Json]:
 
 def measure(sensors: list[Json], log: str = "", **options: Any) -> list[Json]:
     changes = {key: options.pop(key) for key in list(options) if key in ("power_state", "log_service", "log_error")}
-    return sensor_measurements(facts(sensors, log, **changes), remote=False, **options)
+    return sensor_measurements(facts(sensors, log, **changes), **options)
 
 
 def temperature(reading: Any, name: str = "CPU1 Temp", **more: Any) -> Json:
@@ -108,8 +108,10 @@ def test_faults_of_a_real_tool_s_output_are_all_named():
     assert checks["sensor_temperature_margin", "Exhaust Temp"]["status"] == "CRITICAL"
     log = checks["log_critical_entries", "event log"]
     assert log["status"] == "CRITICAL"
-    assert "newest of 5 critical entries" in log["cause"]
-    assert "Memory Mem ECC: Uncorrectable ECC (at a time when the BMC's clock was not set)" in log["cause"]
+    said = (
+        "Memory Mem ECC: Uncorrectable ECC (at a time when the BMC's clock was not set); 5 critical entries did not end"
+    )
+    assert said in log["cause"]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_what_a_site_ignores_is_not_judged():
 
 
 def test_sensors_that_cannot_be_read_or_tell_nothing_are_unknown():
-    failed = sensor_measurements(facts([], sensors_error="`ipmitool sensor` ended with status 1"), remote=False)
+    failed = sensor_measurements(facts([], sensors_error="`ipmitool sensor` ended with status 1"))
     assert bad(failed)["sensor_readings"]["status"] == "UNKNOWN"
     mute = [{**one, "reading_celsius": None, "state": "no_reading"} for one in [temperature(40)]]
     check = bad(measure(mute))["sensor_readings"]
@@ -290,7 +292,8 @@ def test_each_kind_of_critical_entry_stops_the_host(event):
     check = bad(measure([temperature(40)], line))["log_critical_entries"]
     assert check["status"] == "CRITICAL"
     assert event.split(" | ")[0] in check["cause"]
-    assert "sel clear" in check["next_command"]
+    assert "clear the log" in check["cause"]
+    assert check["next_command"] == "LC_ALL=C ipmitool sel elist"
 
 
 def test_a_log_that_cannot_be_read_is_unknown_and_one_that_is_not_there_is_skipped():
@@ -300,7 +303,7 @@ def test_a_log_that_cannot_be_read_is_unknown_and_one_that_is_not_there_is_skipp
 
 
 def test_a_log_that_is_nearly_full_is_a_warning():
-    service = {"name": "SEL", "entries": 500, "used_fraction": 0.97, "time": None}
+    service = {"name": "SEL", "entries": 500, "used_fraction": 0.97, "time": None, "uri": ""}
     check = bad(measure([temperature(40)], log_service=service))["log_used"]
     assert check["status"] == "WARN"
     service["used_fraction"] = None
@@ -328,3 +331,10 @@ def test_a_log_that_is_nearly_full_is_a_warning():
 def test_any_sensors_at_all_give_checks(sensors):
     for check in judged(measure(sensors)).values():
         assert check["status"] in ("OK", "WARN", "CRITICAL", "UNKNOWN", "SKIPPED")
+
+
+def test_the_next_command_shows_what_failed():
+    one = temperature(97, id="/redfish/v1/Chassis/1/Thermal#/Temperatures/3")
+    over_redfish = bad(measure([one], curl="curl -u admin https://10.0.0.7"))["sensor_critical"]
+    assert over_redfish["next_command"] == "curl -u admin https://10.0.0.7/redfish/v1/Chassis/1/Thermal"
+    assert bad(measure([one]))["sensor_critical"]["next_command"].startswith("LC_ALL=C ipmitool sensor")

@@ -41,10 +41,6 @@ def test_every_vendor_s_machine_is_known_in_the_same_form(profile: str) -> None:
         for device in inventory.pcie_devices(client, system):
             assert device["name"]
             assert device["lanes"] is None or device["lanes"] <= device["max_lanes"]
-        readings = inventory.sensors(client, system)
-        units = {(reading["kind"], reading["unit"]) for reading in readings}
-        assert ("temperature", "Cel") in units
-        assert ("power", "W") in units
         components = {item["id"]: item["version"] for item in inventory.firmware_components(client, system)}
         assert summary["bios_version"] in components.values()
         assert summary["bmc"]["firmware_version"] in components.values()
@@ -87,29 +83,6 @@ def test_bios_and_bmc_are_taken_from_their_own_resources_where_the_inventory_lac
     }
     found = inventory.firmware_components(Canned(documents), {"BiosVersion": "U58 v2.60"})  # type: ignore[arg-type]
     assert {item["id"]: item["version"] for item in found} == {"BIOS": "U58 v2.60", "BMC": "iLO 6 v1.58"}
-
-
-def test_new_style_sensors_are_read_where_the_old_resources_are_missing() -> None:
-    documents: dict[str, Any] = {
-        "/redfish/v1/": {},
-        "/c": {"Sensors": at("/s")},
-        "/s": {"Members": [at("/s/1")]},
-        "/s/1": {
-            "Name": "Inlet",
-            "ReadingType": "Temperature",
-            "ReadingUnits": "Cel",
-            "Reading": 24,
-            "Thresholds": {"UpperCritical": {"Reading": 45}},
-        },
-    }
-    system = {"Links": {"Chassis": [at("/c")]}}
-    [found] = inventory.sensors(Canned(documents), system)  # type: ignore[arg-type]
-    assert (found["kind"], found["value"], found["upper_critical"], found["lower_critical"]) == (
-        "temperature",
-        24,
-        45,
-        None,
-    )
 
 
 def test_unknown_figures_are_none_and_an_empty_slot_is_not_present() -> None:
