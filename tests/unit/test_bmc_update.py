@@ -245,6 +245,9 @@ def test_one_update_at_a_time(client: Client) -> None:
     second = push(client, build_image("CPLD", "1.1"))
     assert (second.status_code, second.headers["Retry-After"]) == (503, "1")
     assert message_keys(second) == ["ResourceInUse"]
+    deadline = time.monotonic() + 20
+    while client.json(first.json()["@odata.id"])["PercentComplete"] < 50 or client.bmc.service.faults.all():
+        assert time.monotonic() < deadline
     client.bmc.inject("bmc_reboot", seconds=0.5)
     await_bmc_restart(client.bmc)
     assert client.json(first.json()["@odata.id"])["TaskState"] == "Interrupted"
