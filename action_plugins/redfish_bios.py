@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import redfish_here
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_files import read_document
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_golden import read_golden
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_registry import SettingError
@@ -15,6 +16,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.cont
 # Read while the strategy loads this plugin, before it forks: the workers of all hosts inherit the mappings.
 with contextlib.suppress(SettingError):  # said by each task
     load_mappings()
+_MODULE = redfish_here.prepare("redfish_bios")
 _FROM_FILES = ("golden", "vendor_mappings")
 
 
@@ -31,9 +33,7 @@ class ActionModule(ActionBase):
         except SettingError as error:
             result.update(failed=True, changed=False, msg=str(error))
             return result
-        result.update(
-            self._execute_module(module_args=options, task_vars=task_vars, wrap_async=bool(self._task.async_val))
-        )
+        result.update(redfish_here.execute(self, _MODULE, options, task_vars))
         # What came from files is long and of no interest in each result.
         shown = (result.get("invocation") or {}).get("module_args") or {}
         for name in _FROM_FILES:
