@@ -12,6 +12,7 @@ from typing import Any
 
 from .latency_statistics import thin
 from .memory_bandwidth_c import SOURCE
+from .memory_causes import NEXT, probable_cause
 from .memory_plan import ARRAY_OVER_CACHE, Group, Plan, cpu_quota, node_limits, plan
 from .native_build import BuildError, build
 from .tree import Tree, format_cpu_list
@@ -78,7 +79,7 @@ def measure(
     kernel = Kernel(program, how, repetitions, seconds * (1 - _MATRIX_SHARE) / len(groups) / _ROUNDS, tree)
     measurements = []
     for group in groups:
-        measurements += _measure_group(kernel, group, limits.get(group.scope))
+        measurements += _measure_group(kernel, group, limits.get(group.scope), dimm)
     if not several:
         # One NUMA node is the whole node: measured once, reported for both.
         measurements += [{**found, "scope": work.groups[0].scope} for found in measurements]
@@ -169,13 +170,15 @@ def _run(kernel: Kernel, group: Group, kernels: str, touch: str = "") -> dict[st
     return result
 
 
-def _measure_group(kernel: Kernel, group: Group, limit: tuple[float, str] | None) -> list[dict[str, Any]]:
+def _measure_group(
+    kernel: Kernel, group: Group, limit: tuple[float, str] | None, dimm: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
     if group.array_over_cache < _OVER_CACHE_MIN:
         reason = (
             f"expected memory for three arrays of {ARRAY_OVER_CACHE} times the last-level caches "
             f"({group.cache_bytes >> 20} MiB), found room for {group.array_over_cache:g} times: free memory and run again"
         )
-        return [{"name": NAMES["triad"], "scope": group.scope, "error": reason}]
+        return [{"name": NAMES["triad"], "scope": group.scope, "error": reason, "next_command": "free -m"}]
     load = os.getloadavg()[0]
     try:
         found = _run(kernel, group, "rct")
@@ -183,7 +186,14 @@ def _measure_group(kernel: Kernel, group: Group, limit: tuple[float, str] | None
             for operation, seconds in _run(kernel, group, "rct")["seconds"].items():
                 found["seconds"][operation] += seconds
     except MeasureError as error:
-        return [{"name": NAMES["triad"], "scope": group.scope, "error": str(error)}]
+        return [
+            {
+                "name": NAMES["triad"],
+                "scope": group.scope,
+                "error": str(error),
+                "next_command": "dmesg | tail; ulimit -a",
+            }
+        ]
     notes = list(group.notes)
     if found["unpinned"]:
         notes.append("some threads could not be pinned to their processors: they may have read from far memory")
@@ -217,6 +227,8 @@ def _measure_group(kernel: Kernel, group: Group, limit: tuple[float, str] | None
         }
         if limit is not None:
             measurement["limit"], measurement["limit_source"] = limit
+        if operation == "triad":
+            measurement["cause"], measurement["next_command"] = probable_cause(conditions, dimm), NEXT
         measurements.append(measurement)
     return measurements
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults import (
+    bandwidth_faults,
+    bandwidth_machines,
     device_faults,
     gpu_faults,
     gpu_machines,
@@ -21,6 +23,8 @@ from tests.faults import (
     memory_faults,
     memory_machines,
     pci_machines,
+    sensor_faults,
+    sensor_machines,
 )
 from tests.faults.bench import Fault, Machine, told
 
@@ -37,9 +41,19 @@ FRESH: dict[str, Callable[[Path], Machine]] = {
     "spr": memory_machines.spr,
     "m630": memory_machines.m630,
     "gpus": gpu_machines.gpus,
+    "bandwidth": bandwidth_machines.bandwidth,
+    "rack server's BMC": sensor_machines.rack_server,
+    "gpu server's BMC": sensor_machines.gpu_server,
 }
 """Machines that are written for each fault."""
-FAULTS: list[Fault] = [*link_faults.faults(), *device_faults.faults(), *memory_faults.faults(), *gpu_faults.faults()]
+FAULTS: list[Fault] = [
+    *link_faults.faults(),
+    *device_faults.faults(),
+    *memory_faults.faults(),
+    *gpu_faults.faults(),
+    *sensor_faults.faults(),
+    *bandwidth_faults.faults(),
+]
 
 
 @pytest.fixture(scope="module")
