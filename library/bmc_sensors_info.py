@@ -15,7 +15,7 @@ description:
     C(EnvironmentMetrics) - and the event log wherever the vendor keeps it.
   - Units are in the names of the fields. A sensor without a reading has V(null), never 0.
   - Nothing is judged but by the machine itself - a sensor's own thresholds, the health that its BMC reports, the severity of an event.
-version_added: 0.2.0
+version_added: 0.1.0
 extends_documentation_fragment:
   - plumbline.plumbline.redfish
 options:
@@ -55,7 +55,7 @@ options:
     elements: str
     default: []
   ipmitool_timeout_seconds:
-    description: How long one call of C(ipmitool) may take. Slow BMCs need half a minute for 150 sensors.
+    description: How long one call of C(ipmitool) may take. It reads each sensor over a slow bus.
     type: int
     default: 120
 attributes:

@@ -64,7 +64,12 @@ def sensor_measurements(
     }
     judged = [one for one in facts["sensors"] if one["label"] not in out]
     expected = {label for label in known if label not in out and not any(one.fullmatch(label) for one in skip)}
-    found = [_readings(judged, facts), *_temperature_margin(judged), *_breaches(judged, curl), _standing(judged, curl)]
+    found = [
+        _readings(judged, facts),
+        *_temperature_margin(judged, curl),
+        *_breaches(judged, curl),
+        _standing(judged, curl),
+    ]
     found += [_dead(judged, list(required), facts, curl), _lost(judged, expected, facts, curl), *_power(judged)]
     return found + log
 
@@ -131,7 +136,7 @@ def _readings(sensors: list[Json], facts: Json) -> Json:
     return measurement
 
 
-def _temperature_margin(sensors: list[Json]) -> list[Json]:
+def _temperature_margin(sensors: list[Json], curl: str) -> list[Json]:
     """The smallest distance of a temperature to its own upper critical threshold, in °C."""
     margins = []
     for one in sensors:
@@ -163,6 +168,7 @@ def _temperature_margin(sensors: list[Json]) -> list[Json]:
             "statistic": f"smallest of {len(margins)} sensors",
             "conditions": {"reading_celsius": reading_of(worst), "critical_celsius": limit, "closest": close},
             "cause": f"{worst['label']} reads {reading_text(worst)}, and is critical from {limit:g} °C on: {_ADVICE['temperatures']}",
+            "next_command": _look([worst], curl),
         }
     ]
 
