@@ -86,7 +86,9 @@ def not_measured(checks: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, st
     """Return (checks, reason, next command) of what was skipped; one entry for all that have the same reason."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for check in checks:
-        if check.get("status") == "SKIPPED":
+        # That there is no fleet to compare with says nothing of this machine.
+        of_fleet = mapping(check.get("rule")).get("kind") == "fleet_median"
+        if check.get("status") == "SKIPPED" and not of_fleet:
             has_figure = number(check.get("value")) is not None
             groups.setdefault("" if has_figure else _ADDRESS.sub("*", words(check.get("reason"))), []).append(check)
     # Figures that stand above and were not judged, for want of a limit.
