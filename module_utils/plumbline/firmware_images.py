@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -126,20 +127,29 @@ def _uri_problems(uri: str, sha256: str) -> list[str]:
     return problems
 
 
-def check_file(image: Image) -> int:
+@dataclass(frozen=True)
+class FileState:
+    """What tells whether a file is still the one whose checksum was taken."""
+
+    size_bytes: int
+    modified_ns: int
+
+
+def check_file(image: Image) -> FileState:
     """Hold an image file against its checksum; reads it once, a block at a time.
 
     Returns:
-        Its size in bytes.
+        Its size, and when it was last written.
 
     Raises:
         FirmwareError: it cannot be read, is empty, or is not what the checksum says.
     """
     path = Path(image.file)
     digest = hashlib.sha256()
-    size = 0
+    size = modified = 0
     try:
         with path.open("rb") as stream:
+            modified = os.fstat(stream.fileno()).st_mtime_ns
             while block := stream.read(_CHUNK_BYTES):
                 digest.update(block)
                 size += len(block)
@@ -159,4 +169,13 @@ def check_file(image: Image) -> int:
                 else f"the image {image.file} for {image.component} is empty: download it again"
             ]
         )
-    return size
+    return FileState(size, modified)
+
+
+def is_unchanged(image: Image, state: FileState) -> bool:
+    """Whether a file is as it was when its checksum was taken, by its size and time."""
+    try:
+        now = Path(image.file).stat()
+    except OSError:
+        return False
+    return FileState(now.st_size, now.st_mtime_ns) == state

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .firmware_images import FirmwareError, check_file
+from .firmware_images import FirmwareError, is_unchanged
 from .firmware_plan import Step
 from .firmware_staged import Staged
 from .firmware_versions import compare_versions
@@ -98,7 +98,7 @@ class Installer:
 
     @staticmethod
     def _recheck(step: Step) -> None:
-        if step.image.file and step.size_bytes != check_file(step.image):
+        if step.file is not None and not is_unchanged(step.image, step.file):
             raise FirmwareError(
                 [f"the image {step.image.file} changed in the middle of the run: run again when it is complete"]
             )

@@ -141,7 +141,7 @@ def _prepare(
     for step in steps:
         if step.image.file:
             try:
-                step.size_bytes = check_file(step.image)
+                step.file = check_file(step.image)
             except FirmwareError as error:
                 problems += error.problems
     if problems:

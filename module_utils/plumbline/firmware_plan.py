@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .firmware_floors import find_components, no_component
-from .firmware_images import FirmwareError, Image
+from .firmware_images import FileState, FirmwareError, Image
 from .firmware_versions import compare_versions
 
 Component = Mapping[str, Any]
@@ -91,7 +91,12 @@ class Step:
     image: Image
     kind: str
     wishes: list[Wish]
-    size_bytes: int = 0  # of the file, once its checksum was taken
+    file: FileState | None = None  # once its checksum was taken
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the image file; 0 where there is none."""
+        return self.file.size_bytes if self.file is not None else 0
 
     @property
     def downgrade(self) -> bool:
