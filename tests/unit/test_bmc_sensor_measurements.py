@@ -338,3 +338,25 @@ def test_the_next_command_shows_what_failed():
     over_redfish = bad(measure([one], curl="curl -u admin https://10.0.0.7"))["sensor_critical"]
     assert over_redfish["next_command"] == "curl -u admin https://10.0.0.7/redfish/v1/Chassis/1/Thermal"
     assert bad(measure([one]))["sensor_critical"]["next_command"].startswith("LC_ALL=C ipmitool sensor")
+
+
+@pytest.mark.parametrize("name", [*HEALTHY, "openipmi_sim_faults_sensor.txt"])
+def test_each_reading_beyond_each_of_its_limits_is_caught_and_named(name):
+    found = 0
+    for one in machine(name):
+        unit = one["unit"]
+        limits = one.get(f"thresholds_{unit}") or {}
+        for level, limit in limits.items():
+            # A limit of 0 below, as that of a fan which may stand still, has nothing below it.
+            if limit is None or reading_of(one) is None or (level.startswith("lower") and limit <= 0):
+                continue
+            beyond = {**one, f"reading_{unit}": limit + (1 if level.startswith("upper") else -1), "health": "ok"}
+            checks = bad(measure([temperature(20, "Inlet"), beyond]))
+            check = checks.get("sensor_critical") or checks["sensor_warning"]
+            assert check["status"] == (
+                "WARN" if level.endswith("warning") and "sensor_critical" not in checks else "CRITICAL"
+            )
+            assert one["label"] in check["cause"]
+            found += 1
+    # What `sdr` lists has no thresholds.
+    assert (found > 10) is ("_sensor" in name)
