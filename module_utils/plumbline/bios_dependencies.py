@@ -143,7 +143,7 @@ def unlocking(registry: Registry, state: Mapping[str, Value], name: str) -> list
             elif after < len(before):
                 easing.append((trigger, value))
     # "Custom" hands all knobs over and implies nothing else; a named profile would set other attributes along with it.
-    return sorted(freeing or easing, key=lambda pair: 0 if str(pair[1]).lower().startswith("custom") else 1)
+    return sorted(freeing or easing, key=lambda pair: 0 if "custom" in registry.shown(*pair).lower() else 1)
 
 
 def _triggers(found: list[Lock], name: str) -> list[str]:

@@ -115,11 +115,13 @@ def read_bios(client: RedfishClient, system_id: str = "") -> BiosResource:
 
 def _read_settings(client: RedfishClient, uri: str, document: Json) -> tuple[str, Json, str]:
     named = link(document, "@Redfish.Settings", "SettingsObject")
-    for candidate in [named] if named else [f"{uri.rstrip('/')}/{name}" for name in _SETTINGS_NAMES]:
+    usual = [f"{uri.rstrip('/')}/{name}" for name in _SETTINGS_NAMES]
+    # Some name an object that they do not serve.
+    for candidate in dict.fromkeys([named, *usual] if named else usual):
         try:
             settings, etag = client.get_with_etag(candidate)
         except RedfishError as error:
-            if error.status == 404 and not named:
+            if error.status == 404:
                 continue
             raise
         return candidate, settings, etag
@@ -193,7 +195,7 @@ def stage(
     if not bios.settings_uri:
         raise RedfishError(
             f"The BMC at {client.options.base_url} offers no settings object for {bios.uri} (@Redfish.Settings, Settings, SD"
-            " or Pending), so that BIOS settings cannot be staged: update the BMC's firmware"
+            " or Pending: HTTP 404), so that BIOS settings cannot be staged: update the BMC's firmware"
         )
     annotations: Json = {}
     if "OnReset" in bios.apply_times:

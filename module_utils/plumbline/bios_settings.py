@@ -276,7 +276,9 @@ def _lock_sentence(registry: Registry, final: Mapping[str, Value], name: str, fo
     if not ways:
         return reasons, "leave it out, since no single setting of the registry unlocks it"
     attribute, unlocked = ways[0]
-    remedy = f'set {attribute} to "{unlocked}" in the same request, or set unlock to true to have it done'
+    # "2" says nothing to a person; with its display text it does.
+    meaning = registry.shown(attribute, unlocked).removeprefix(str(unlocked)) if str(unlocked).isdigit() else ""
+    remedy = f'set {attribute} to "{unlocked}"{meaning} in the same request, or set unlock to true to have it done'
     if len(ways) > 1:
         remedy += f" (or {listed([f'{a} = {v}' for a, v in ways[1:]], 3)})"
     return reasons, remedy

@@ -168,7 +168,7 @@ class RedfishClient:
         return result
 
     def system(self, identity: str = "") -> Json:
-        """The computer system with this `Id`, or the only one.
+        """The computer system with this `Id`; without one the only one, or the only one with a BIOS (beside GPU baseboards).
 
         Raises:
             RedfishError: there is none with that id, or there are several and none was named.
@@ -184,6 +184,9 @@ class RedfishClient:
                 f'{bmc} has no system "{identity}": expected one of {", ".join(uris)}; set bmc_system_id'
             )
         if not identity and len(uris) > 1:
+            hosts = [document for document in map(self.get_optional, uris.values()) if link(document, "Bios")]
+            if len(hosts) == 1:
+                return hosts[0]
             raise RedfishError(
                 f"{bmc} manages {len(uris)} systems ({', '.join(uris)}), of which one must be chosen: set bmc_system_id"
             )
