@@ -21,6 +21,7 @@ from .quantities import format_number, format_percent, format_value
 
 # The median absolute deviation of a normal distribution times this is its standard deviation.
 MAD_TO_SIGMA = 1.4826
+_TOO_FEW = "needed_hosts"  # in the conditions of a check that is skipped because too few hosts are comparable
 _MOST_NAMES = 1500  # characters of host names that a record keeps
 _NUMBERED = re.compile(r"^(.*?)(\d+)(\D*)$", re.DOTALL)
 
@@ -75,7 +76,7 @@ def hardware_class(node: Any, pcie: Any) -> str:
 def figures(records: Iterable[Mapping[str, Any]], names: Iterable[str]) -> list[Figure]:
     """Return the newest figure of each measurement and scope in one host's records, in the order of the records.
 
-    What is no number or could not be judged (UNKNOWN, SKIPPED) is no figure, and takes an older one away.
+    What is no number or could not be measured is no figure, and takes an older one away.
     """
     wanted = frozenset(names)
     newest: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -90,11 +91,15 @@ def figures(records: Iterable[Mapping[str, Any]], names: Iterable[str]) -> list[
 
 
 def why_no_figure(record: Mapping[str, Any]) -> str:
-    """Return why a record holds nothing to compare, or an empty text."""
-    status = record.get("status")
-    if status in (UNKNOWN, SKIPPED):
+    """Return why a record holds nothing to compare, or an empty text.
+
+    A figure that was SKIPPED for want of a limit or of a floor is one all the same: the fleet may be all there is to hold
+    it against. One that is UNKNOWN is not believed.
+    """
+    status, problem = record.get("status"), numeric_problem(record.get("value"), record)
+    if status == UNKNOWN or (status == SKIPPED and problem):
         return f"this host's own figure is {status}: {record.get('reason', '')}"
-    return numeric_problem(record.get("value"), record)
+    return problem
 
 
 def summarise(members: Iterable[Figure], earlier: Iterable[Figure] = ()) -> dict[str, dict[str, Any]]:
@@ -195,11 +200,27 @@ def judge_host(
         for (of, _scope), record in newest.items()
         if of == rule["of"]
     ]
+    if len(checks) > 1 and all(check.status == SKIPPED and _TOO_FEW in check.conditions for check in checks):
+        return [_too_few(checks)]
     if checks:
         return checks
     names = ", ".join(compared_names(rules))
     reason = f"none of what the fleet's rules compare was measured here: {names}" if names else "no rule compares hosts"
     return [Check(name="fleet", scope="host", status=SKIPPED, reason=reason, title="beside the fleet")]
+
+
+def _too_few(checks: Sequence[Check]) -> Check:
+    """Return one check for many that are skipped because the fleet is small, as it is when a machine is looked at alone."""
+    most = max(checks, key=lambda check: check.conditions["comparable_hosts"])
+    told = sorted({check.title for check in checks})
+    return Check(
+        name="fleet",
+        scope="host",
+        status=SKIPPED,
+        reason=most.reason,
+        title="beside the fleet",
+        conditions={**most.conditions, "checks": told},
+    )
 
 
 def is_fleet_rule(rule: Any) -> bool:
@@ -246,7 +267,7 @@ def _compare(
     number = max(int(group["count"]) - 1, 0) if group else 0
     if group is None or number < needed:
         hosts = "1 comparable host" if number == 1 else f"{number} comparable hosts"
-        facts = {"comparable_hosts": number, "hosts": group["hosts"] if group else ""}
+        facts = {"comparable_hosts": number, _TOO_FEW: needed, "hosts": group["hosts"] if group else ""}
         return Verdict(SKIPPED, f"{hosts}, {needed} are needed"), facts
     number, median, spread = others(group, value)
     facts = {

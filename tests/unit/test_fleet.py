@@ -121,6 +121,20 @@ def test_a_fleet_that_is_too_small_is_skipped_with_the_reason(hosts: int, words:
     assert check.reason.endswith(", 4 are needed")
 
 
+def test_a_machine_alone_is_told_so_once() -> None:
+    rules = {**RULES, "fleet_fill": {**RULE, "of": "fill", "title": "fill beside the fleet"}}
+    lines = [record("h", 1.0, scope=scope) for scope in ("numa0", "numa1")] + [record("h", 2.0, name="fill")]
+    groups = fleet.summarise(fleet.figures(lines, ["copy", "fill"]))
+    (check,) = fleet.judge_host(lines, groups, rules)
+    assert (check.status, check.title) == (gates.SKIPPED, "beside the fleet")
+    assert check.reason == "0 comparable hosts, 4 are needed"
+    assert check.conditions["checks"] == ["fill beside the fleet", "fleet copy"]
+    # Where one of them can be judged, each is told.
+    more = [figure for n in range(9) for figure in fleet.figures([record(f"n{n}", 2.0, name="fill")], ["fill"])]
+    groups = fleet.summarise([*fleet.figures(lines, ["copy", "fill"]), *more])
+    assert [check.status for check in fleet.judge_host(lines, groups, rules)] == ["SKIPPED", "SKIPPED", "OK"]
+
+
 def test_only_its_like_counts() -> None:
     def group(**more: object) -> str:
         return fleet.group_key({**record("h", 1.0), **more})
@@ -159,6 +173,13 @@ def test_the_newest_figure_counts_and_what_could_not_be_measured_is_none() -> No
     assert check.status == gates.SKIPPED
     assert "UNKNOWN" in check.reason
     assert "gcc is missing" in check.reason
+
+
+def test_a_figure_without_a_limit_is_compared_all_the_same() -> None:
+    skipped = {**record("h", 1.0), "status": "SKIPPED", "reason": "no limit is known that 1 B/s could be held against"}
+    assert [figure.value for figure in fleet.figures([skipped], ["copy"])] == [1.0]
+    assert fleet.figures([{**skipped, "value": None}], ["copy"]) == []
+    assert fleet.figures([{**skipped, "status": "UNKNOWN"}], ["copy"]) == []
 
 
 def test_where_nothing_was_measured_that_is_said() -> None:
