@@ -105,9 +105,9 @@ class RunningBmc:
             time.sleep(0.01)
         raise TimeoutError(f"the simulator was still in transition after {timeout_seconds:g} s")
 
-    def reset(self) -> Json:
-        """Restart the host as a power button would, wait, and return the truth."""
-        self.call(lambda: self.service.power.request("ForceRestart"))
+    def reset(self, reset_type: str = "ForceRestart") -> Json:
+        """Restart the host as a power button would (or another of Redfish's ResetTypes), wait, and return the truth."""
+        self.call(lambda: self.service.power.request(reset_type))
         return self.settle()
 
 

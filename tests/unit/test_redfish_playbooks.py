@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ class Site:
 
     directory: Path
     bmc: RunningBmc
+    host: dict[str, Any] = field(default_factory=dict)
+    """Further variables of the node."""
 
     def run(self, *playbooks: str, options: tuple[str, ...] = (), survey: bool = False, **variables: Any) -> Run:
         """Run playbooks in one process, as site.yml would; without a survey unless told, which saves seconds."""
@@ -69,6 +71,7 @@ class Site:
                         "bmc_password": self.bmc.password,
                         "bmc_ca_file": self.bmc.ca_file,
                         "bmc_timeout_seconds": 5,
+                        **self.host,
                     }
                 }
             }
