@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import run_claims
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import gate_problems, plain
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.variables import (
@@ -85,6 +86,8 @@ class ActionModule(ActionBase):
                     values[name] = self._resolve(variables, name)
             except (UndefinedYetError, UnresolvableError):
                 return []  # named by check_variables, or resting on a later stage
+        if not all(value is None or isinstance(value, dict) for value in values.values()):
+            return []  # check_variables has said so
         return gate_problems(values["gates_rules"], values["gates_rules_overrides"], values["gates_slo"])
 
     def _resolve(self, variables: dict[str, Any], name: str) -> Any:
@@ -103,12 +106,21 @@ def _is_encrypted(value: Any) -> bool:
 
 
 def _origin(name: str, variables: dict[str, Any]) -> str:
-    """Return file and line of a variable, where ansible-core knows it."""
-    for thing in (variables.get(name), next((key for key in variables if key == name), None)):
-        for tag in getattr(thing, "_ansible_tags_mapping", {}).values():
-            path, line = getattr(tag, "path", None), getattr(tag, "line_num", None)
-            if path and line:
-                file = Path(path)
-                short = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-                return f"{short}:{line}"
+    """Return file and line of a variable, where ansible-core knows it, or that it was given with ``-e``."""
+    value, key = variables.get(name), next((key for key in variables if key == name), None)
+    # The value knows best: a variable that is set twice keeps the name as the first file wrote it. What carries no
+    # mark, such as true or null, is where its name is.
+    if place := _place(value):
+        return place
+    given = getattr(load_extra_vars, "extra_vars", None) or {}
+    return "-e" if name in given else _place(key)
+
+
+def _place(thing: Any) -> str:
+    for tag in getattr(thing, "_ansible_tags_mapping", {}).values():
+        path, line = getattr(tag, "path", None), getattr(tag, "line_num", None)
+        if path and line:
+            file = Path(path)
+            short = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+            return f"{short}:{line}"
     return ""

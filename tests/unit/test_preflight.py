@@ -217,6 +217,32 @@ def test_a_run_names_everything_that_is_wrong_with_a_host(tmp_path: Path) -> Non
     assert "hunter2" not in str(outcome.evidence("node1"))
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("gates_slo=5", "gates_slo (-e): a mapping (dict) was expected, the text '5' was found"),
+        (
+            '{"gates_rules_overrides": 5}',
+            "gates_rules_overrides (-e): a mapping (dict) was expected, the number 5 was found",
+        ),
+        ('{"gates_slo": true}', "gates_slo (-e): a mapping (dict) was expected, the boolean true was found"),
+        ("@extra.yml", "extra.yml:2): a mapping (dict) was expected, the text 'fast' was found"),
+    ],
+)
+def test_the_command_line_is_blamed_for_what_it_sets_and_no_file(tmp_path: Path, given: str, words: str) -> None:
+    (tmp_path / "extra.yml").write_text("---\ngates_slo: fast\n")
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "group_vars/all.yml").write_text("---\ngates_slo: {}\ngates_rules_overrides: {}\n")
+    tasks = [{"plumbline.plumbline.preflight": None}]
+    outcome = run_playbook(
+        tmp_path, [play(tasks, stage="survey")], "-e", given.replace("@", f"@{tmp_path}/"), hosts=("node1",)
+    )
+    assert outcome.status == 2
+    (line,) = [line for line in outcome.output.splitlines() if line.startswith("              - gates_")]
+    assert words in line
+    assert "group_vars" not in line
+
+
 def test_the_shipped_variables_pass(tmp_path: Path, checkout: Path) -> None:
     outcome = run_playbook(tmp_path, PREFLIGHT, variables=shipped(checkout))
     assert outcome.status == 0, outcome.output
