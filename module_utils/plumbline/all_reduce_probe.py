@@ -27,11 +27,21 @@ else:
     from gpu_copy_probe import pci_address  # type: ignore[import-not-found,unused-ignore,no-redef]
 
 
+_PATIENCE = 4
+"""How many times its share of seconds a slow point may take."""
+
+
 def free_port() -> int:
     """Return a TCP port of the loopback interface that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def plan(once: float, seconds: float, repeats: int) -> tuple[int, int]:
+    """Rounds in a repeat and repeats, for a reduction that takes `once` seconds: slow ones, as gloo's of a GiB, are repeated less."""
+    rounds = max(1, min(1000, int(seconds / repeats / max(once, 1e-6))))
+    return rounds, max(1, min(repeats, int(_PATIENCE * seconds / max(once * rounds, 1e-6))))
 
 
 def rank_main(options: dict[str, Any]) -> int:
@@ -75,16 +85,12 @@ def rank_main(options: dict[str, Any]) -> int:
     points = []
     for message_bytes in options["message_bytes"]:
         message = torch.zeros(message_bytes // 4, dtype=torch.float32, device=device)
-        once = timed(message, 2)
-        rounds = max(1, min(1000, int(options["seconds_per_point"] / options["repeats"] / max(once, 1e-6))))
-        timed(message, rounds)
-        points.append(
-            {
-                "message_bytes": message_bytes,
-                "rounds": rounds,
-                "samples": [timed(message, rounds) for _ in range(options["repeats"])],
-            }
-        )
+        once = timed(message, 1)
+        once = min(once, timed(message, 1))
+        # Every rank knows the slowest one's time, so all of them choose alike.
+        rounds, repeats = plan(once, options["seconds_per_point"], options["repeats"])
+        samples = [timed(message, rounds) for _ in range(repeats)]
+        points.append({"message_bytes": message_bytes, "rounds": rounds, "samples": samples})
         check = torch.ones(1024, device=device)
         dist.all_reduce(check)
         if not bool((check == ranks).all()):

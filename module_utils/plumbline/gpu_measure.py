@@ -17,10 +17,13 @@ from .tree import Tree
 
 METHODS = ("auto", "torch", "nvbandwidth")
 _SMI_PATIENCE_SECONDS = 60
+# CUDA shows the devices before the first one that does not exist.
+_HIDES_ALL = ("", "-1", "NoDevFiles", "none")
 _NEITHER = (
     "expected a Python with torch (option python) or the program nvbandwidth on PATH, found neither: "
     "install an engine, or build nvbandwidth"
 )
+_NO_NVBANDWIDTH = "expected the program nvbandwidth, found none on PATH: build it, or give the option python"
 # Either of them is there as soon as the driver is; a sandbox may show only the second.
 _DRIVER_SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl")
 
@@ -34,18 +37,16 @@ def measure(
     """
     tree = tree or Tree()
     addresses = nvidia_gpus(tree)
-    if not addresses:
-        return {"measurements": gpu_bandwidth.skipped("no NVIDIA GPU on this machine")}
-    if not any(tree.exists(sign) for sign in _DRIVER_SIGNS):
-        return {"measurements": gpu_bandwidth.no_driver(addresses)}
+    nothing = _nothing_to_measure(addresses, tree)
+    if nothing:
+        return {"measurements": nothing}
     method, program = options["method"], find_program(nvbandwidth.PROGRAM)
     if method == "auto":
-        method = "torch" if options["python"] else "nvbandwidth" if program else ""
-    if not method or (method == "torch" and not options["python"]):
-        return {"measurements": gpu_bandwidth.failed(_NEITHER)}
-    if method == "nvbandwidth" and not program:
-        reason = "expected the program nvbandwidth, found none on PATH: build it, or give the option python"
-        return {"measurements": gpu_bandwidth.failed(reason)}
+        method = "torch" if options["python"] else "nvbandwidth" if program else "torch"
+    if not (options["python"] if method == "torch" else program):
+        return {
+            "measurements": gpu_bandwidth.failed(_NEITHER if options["method"] != "nvbandwidth" else _NO_NVBANDWIDTH)
+        }
     links = LinkFacts(pci_facts(tree.root))
     begun = time.monotonic()
     try:
@@ -66,6 +67,18 @@ def measure(
         drivers = {address: links.functions[address]["driver"] for address in addresses if address in links.functions}
         found += gpu_bandwidth.hidden_gpus(addresses, drivers, shown, os.environ.get("CUDA_VISIBLE_DEVICES"))
     return {"measurements": found, "method": method, **report.facts()}
+
+
+def _nothing_to_measure(addresses: list[str], tree: Tree) -> list[dict[str, Any]]:
+    """The measurements of a machine where nothing can be started, and why; an empty list where there is something to measure."""
+    if not addresses:
+        return gpu_bandwidth.skipped("no NVIDIA GPU on this machine")
+    if not any(tree.exists(sign) for sign in _DRIVER_SIGNS):
+        return gpu_bandwidth.no_driver(addresses)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in _HIDES_ALL:
+        return gpu_bandwidth.skipped(f"every GPU is hidden from this run by CUDA_VISIBLE_DEVICES='{visible}'")
+    return []
 
 
 def _with_torch(options: dict[str, Any], addresses: list[str], links: LinkFacts) -> dict[str, Any]:

@@ -355,6 +355,14 @@ def test_a_gpu_without_its_driver_is_an_error(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_starts")
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_gpus_that_are_all_hidden_are_skipped(root: Path, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    (check,) = gpu_measure.measure(MODULE_OPTIONS, lambda _name: None, Tree(str(root)))["measurements"]
+    assert check["skipped"] == f"every GPU is hidden from this run by CUDA_VISIBLE_DEVICES='{visible}'"
+
+
+@pytest.mark.usefixtures("nothing_starts")
 @pytest.mark.parametrize(
     ("options", "word"),
     [
