@@ -139,6 +139,8 @@ class BmcServer:
                 body = await self._expanded(body, expanding)
             return self._render(request, Reply(200, body, content_type=resource.content_type), resource)
         body = {} if method in resource.raw or method == "DELETE" else await json_body(request)
+        if method == "POST" and "/actions/" in request.path.lower():
+            body.pop("Action", None)  # clients of old (HPE's ilorest) name the action in the body as well
         if method == "PATCH" and body and all(name.startswith("@odata.") for name in body):
             raise refuse(400, "NoOperation")
         if method in ("PATCH", "PUT") or (method == "DELETE" and "If-Match" in request.headers):

@@ -44,6 +44,10 @@ class CoreResources:
             f"{ROOT}/SessionService": Resource(
                 get=self.session_service, patch=self.patch_session_service, privilege="ConfigureManager"
             ),
+            # Empty, but there: HPE's ilorest takes a service without it for an iLO of the time before Redfish.
+            f"{ROOT}/JsonSchemas": Resource(
+                get=lambda: collection(f"{ROOT}/JsonSchemas", "JsonSchemaFile", "JSON schemas", [])
+            ),
             paths.sessions: Resource(get=self.sessions, post=self.login, open_to=frozenset({"POST"})),
             paths.registries: Resource(
                 get=lambda: collection(
@@ -99,6 +103,7 @@ class CoreResources:
             "SessionService": link(f"{ROOT}/SessionService"),
             "AccountService": link(f"{ROOT}/AccountService"),
             "Registries": link(paths.registries),
+            "JsonSchemas": link(f"{ROOT}/JsonSchemas"),
             "Links": {"Sessions": link(paths.sessions)},
         }
 

@@ -267,3 +267,13 @@ def test_a_machine_that_hangs_is_freed_by_a_forced_reset(fault: dict[str, Any], 
         truth = bmc.settle()
         assert (truth["power"], truth["boot"], truth["pending"]) == ("On", "OSRunning", {})
         assert truth["active"]["PcieHotPlugEnable"] == "Enabled"
+
+
+def test_what_hpe_s_ilorest_needs() -> None:
+    with running("hpe-dl380a-gen11") as bmc:
+        client = Client(bmc)
+        schemas = client.json("/redfish/v1/")["JsonSchemas"]["@odata.id"]
+        assert client.json(f"{schemas}?$expand=.")["Members"] == []
+        body = {"Action": "ComputerSystem.Reset", "ResetType": "ForceRestart"}
+        assert client.post(f"{client.system}/Actions/ComputerSystem.Reset", body).status_code == 204
+        assert bmc.settle()["resets"] == 1
