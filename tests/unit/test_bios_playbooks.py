@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,10 +92,16 @@ def test_two_machines_are_compared_with_each_other(fleet: Fleet) -> None:
 
 def test_a_machine_that_cannot_be_asked_is_named_and_the_others_are_compared(fleet: Fleet) -> None:
     fleet.machines["node8"] = None
+    one = fleet.machines["node1"]
+    assert one is not None
+    fleet.machines["node7"] = replace(one, base_url="https://127.0.0.1:1")
     status, output = fleet.play("bios_diff", bios_diff_fail=True, bios_diff_ignore=["Sriov", "ProcHyper*"])
     assert status != 0
     assert "node8 is not compared: its BIOS attributes could not be read in this run" in output
-    assert "1 could not be compared" in output
+    assert "The BMC at https://127.0.0.1:1 could not be asked" in output
+    assert "node7 is not compared" in output
+    assert "3 of 3 machines have the same BIOS settings" in output
+    assert "2 could not be compared" in output
 
 
 def test_a_backup_is_put_on_the_odd_machine_and_then_they_are_alike(fleet: Fleet) -> None:
