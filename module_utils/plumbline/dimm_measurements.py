@@ -21,7 +21,8 @@ def dimm_measurements(facts: dict[str, Any]) -> list[dict[str, Any]]:
         # No table: it does not apply here. A table that cannot be read or understood: it should have been measured.
         told = "error" if facts["table_present"] else "skipped"
         names = ("dimm_population", "dimm_configured_speed")
-        found = [{"name": name, "scope": "node", told: facts["reason"], "next_command": _LOOK} for name in names]
+        next_command = {"next_command": _LOOK} if told == "error" else {}
+        found = [{"name": name, "scope": "node", told: facts["reason"], **next_command} for name in names]
     elif facts["incomplete"]:
         # What is missing may be the firmware's entry of a DIMM, so nothing is laid at the door of the hardware.
         told = f"{facts['incomplete']}: DIMMs beyond that are unknown"

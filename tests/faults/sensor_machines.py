@@ -84,3 +84,9 @@ def rack_server(root: Path) -> SensorMachine:
 def gpu_server(root: Path) -> SensorMachine:
     """A GPU node with one of two processors: a list with thresholds."""
     return SensorMachine(root, (IPMI / "gpu_node_one_cpu_sensor_excerpt.txt").read_text(), "")
+
+
+def captured(root: Path, name: str) -> SensorMachine:
+    """The machine of one captured list, of either form."""
+    text = (IPMI / f"{name}.txt").read_text()
+    return SensorMachine(root, text, "") if "sensor" in name else SensorMachine(root, "", text)

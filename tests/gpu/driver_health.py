@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from module_utils.plumbline.gpu_driver import ask_driver, kernel_log, observe
 from module_utils.plumbline.gpu_driver_measurements import measurements
 from module_utils.plumbline.gpu_driver_plan import DriverWish, make_plan
+from module_utils.plumbline.nvlink_health import ask_links, link_measurements
 from module_utils.plumbline.tree import Tree
 
 
@@ -38,6 +39,7 @@ def main() -> int:
         json.dumps({"left_alone": plan["left_alone"], "problems": plan["problems"], "secure_boot": seen["secure_boot"]})
     )
     found = measurements(seen, answer, kernel_log(run), wish)
+    found += link_measurements(answer["smi"], ask_links(run), seen["nvswitches"], tree.uptime_seconds())
     for measured in found:
         value = measured.get("value", measured.get("skipped") or f"ERROR {measured.get('error')}")
         print(f"{measured['name']:26} {measured['scope']:26} {value} (expected {measured.get('expected', '-')})")

@@ -6,9 +6,10 @@ shipped. `tests/faults/` holds the faults by kind; a new check gets its fault th
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,17 @@ FRESH: dict[str, Callable[[Path], Machine]] = {
     "gpu server's BMC": sensor_machines.gpu_server,
 }
 """Machines that are written for each fault."""
+HEALTHY: dict[str, Callable[[Path], Machine]] = {
+    f"BMC of {name}": partial(sensor_machines.captured, name=name)
+    for name in (
+        "datakit_R620v1",
+        "datakit_R740v1",
+        "hardware_HP_ipmitool_sdr",
+        "hpe_dl_sensor_excerpt",
+        "inspur_gpu_node_ipmitool_sdr_list",
+    )
+}
+"""Machines without a fault of their own here, which must raise no alarm all the same."""
 FAULTS: list[Fault] = [
     *link_faults.faults(),
     *device_faults.faults(),
@@ -66,7 +78,7 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Machine
 
 
 def machine(name: str, lasting: Callable[[str], Machine], tmp_path: Path) -> Machine:
-    return lasting(name) if name in LASTING else FRESH[name](tmp_path)
+    return lasting(name) if name in LASTING else {**FRESH, **HEALTHY}[name](tmp_path)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
@@ -88,7 +100,7 @@ def test_a_fault_is_found_by_its_check_and_by_no_other(
         assert check.cause or check.status == "UNKNOWN", check
 
 
-@pytest.mark.parametrize("name", sorted([*LASTING, *FRESH]))
+@pytest.mark.parametrize("name", sorted([*LASTING, *FRESH, *HEALTHY]))
 def test_a_healthy_machine_raises_no_alarm(name: str, lasting: Callable[[str], Machine], tmp_path: Path) -> None:
     bench = machine(name, lasting, tmp_path)
     checks = bench.checks()
@@ -99,4 +111,7 @@ def test_a_healthy_machine_raises_no_alarm(name: str, lasting: Callable[[str], M
 def test_there_are_a_hundred_different_faults() -> None:
     names = Counter(str(fault) for fault in FAULTS)
     assert [name for name, count in names.items() if count > 1] == []
-    assert len(names) >= 100
+    # What differs in its address or its DIMM alone is one fault at many places.
+    places = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\bP\d-DIMM[A-H]1\b|\b(?:icx|spr)\b"
+    different = {re.sub(places, "", name) for name in names}
+    assert len(different) >= 100

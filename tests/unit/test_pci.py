@@ -231,6 +231,14 @@ def test_unsupported_requests_of_the_enumeration_are_no_fault(hgx):
         assert alarms(hgx.facts()) == []
 
 
+def test_counters_that_hold_no_numbers_count_nothing(hgx):
+    path = hgx.root / "sys/bus/pci/devices/0000:19:00.0/aer_dev_correctable"
+    before = path.read_text()
+    path.write_text("RxErr \u00b2\nBadTLP " + "9" * 5000 + "\nTOTAL_ERR_COR x\n")
+    assert alarms(hgx.facts()) == []
+    path.write_text(before)
+
+
 def test_what_is_returned_is_hexadecimal_and_as_much_as_was_asked_for(hgx):
     facts = hgx.facts()
     devices = readable(facts, "devices")
