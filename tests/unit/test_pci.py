@@ -17,31 +17,16 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.pci_
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.faults import pci_machines
 from tests.tools.lspci_tree import Machine, machine
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/pci"
 HGX = FIXTURES / "gpud_hgx_8xH100_spr_lspci-vvv.txt.gz"
 IDLE = FIXTURES / "rtx6000ada_idle_gen1_x16_lspci-vvv_excerpt.txt"
 DAY = 86400.0
-# The excerpt shows the GPU alone: the port it sits in, of the generation that its slot must be.
-PORT = """40:01.1 PCI bridge: Intel Corporation Device 347a (prog-if 00 [Normal decode])
-	NUMA node: 0
-	Bus: primary=40, secondary=41, subordinate=41, sec-latency=0
-	Capabilities: [58] Express (v2) Root Port (Slot+), MSI 00
-		DevCap:	MaxPayload 512 bytes, PhantFunc 0
-		DevCtl:	CorrErr- NonFatalErr- FatalErr- UnsupReq-
-			MaxPayload 256 bytes, MaxReadReq 512 bytes
-		LnkCap:	Port #0, Speed 16GT/s, Width x16, ASPM L1, Exit Latency L1 <64us
-			ClockPM- Surprise- LLActRep+ BwNot+ ASPMOptComp+
-		LnkCtl:	ASPM Disabled; RCB 64 bytes, Disabled- CommClk+
-		LnkSta:	Speed 2.5GT/s (downgraded), Width x16
-			TrErr- Train- SlotClk+ DLActive+ BWMgmt+ ABWMgmt+
-		SltCap:	AttnBtn- PwrCtrl- MRL- AttnInd- PwrInd- HotPlug- Surprise-
-			Slot #2, PowerLimit 75.000W; Interlock- NoCompl-
-		LnkCap2: Supported Link Speeds: 2.5-16GT/s, Crosslink- Retimer+ 2Retimers+ DRS-
-		LnkCtl2: Target Link Speed: 16GT/s, EnterCompliance- SpeedDis-
-	Kernel driver in use: pcieport
-"""
+PORT = pci_machines.PORT.replace("80:01.0", "40:01.1").replace(
+    "primary=80, secondary=81, subordinate=81", "primary=40, secondary=41, subordinate=41"
+)
 RULES = yaml.safe_load((Path(__file__).parents[2] / "group_vars/all/gates.yml").read_text())["gates_rules"]
 
 
