@@ -40,7 +40,7 @@ description:
   - Shows a head for each play (stage), each check of a gate with what was measured and required, what changed and what
     failed with the message alone, and how long each stage took. Tasks that changed nothing are hidden.
   - On a terminal a line that moves tells what still runs; in a log a line does, after 10 s and then every 30 s.
-  - With more than four hosts, what is alike on many hosts is one line, and of more than 24 checks of one gate those that passed
+  - With more than four hosts, what is alike on many hosts is one line, and of more than 8 checks of one gate those that passed
     and are called the same.
   - C(-v) shows the tasks that changed nothing and the results too, C(-vvv) tracebacks.
   - The recap at the end is that of the default callback.
@@ -70,7 +70,7 @@ _COLORS = {
     "ignored": C.COLOR_WARN,
 }
 _MARGIN = " " * 14
-_MOST_CHECKS = 24  # of one gate that are shown one by one
+_MOST_CHECKS = 8  # of one gate that are shown one by one
 _BOLD, _DIM = "1", "2"
 
 

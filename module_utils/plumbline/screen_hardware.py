@@ -34,7 +34,7 @@ def facts(machine: Mapping[str, Any], checks: Checks) -> list[tuple[str, str]]:
         rows.append(
             ("All-reduce", f"bus {gigabytes(reduce)} GB/s, {words(reduce.get('scope')).removeprefix('all_reduce ')}")
         )
-    return [*rows, ("Sensors", _sensors(machine)), ("Errors", _errors(machine))]
+    return [*rows, ("Sensors", _sensors(machine)), ("Errors", _errors(machine, checks))]
 
 
 def name_of(machine: Mapping[str, Any]) -> str:
@@ -277,7 +277,7 @@ def _sensors(machine: Mapping[str, Any]) -> str:
     )
 
 
-def _errors(machine: Mapping[str, Any]) -> str:
+def _errors(machine: Mapping[str, Any], checks: Checks) -> str:
     errors = mapping(machine.get("errors"))
     parts = []
     for label, bad, good in (
@@ -290,6 +290,11 @@ def _errors(machine: Mapping[str, Any]) -> str:
         parts.append(
             f"{label} {told[0]} uncorrected, {told[1]} corrected since boot" if counted else f"{label} not counted"
         )
+    for name, label in (("gpu_ecc_uncorrected", "GPU memory {} uncorrected"), ("gpu_xid", "{} Xids")):
+        counts = [
+            value for check in checks if check.get("name") == name and (value := count(check.get("value"))) is not None
+        ]
+        parts += [label.format(sum(counts))] if counts else []
     return "; ".join(parts)
 
 
