@@ -194,6 +194,10 @@ def judge_host(
     for record in records:
         if record.get("kind") == "check":
             newest[str(record.get("name")), str(record.get("scope"))] = record
+    # What does not apply here was not measured, and there is nothing to say of it.
+    newest = {
+        key: record for key, record in newest.items() if not (record.get("status") == SKIPPED and why_no_figure(record))
+    }
     checks += [
         _judge(record, groups, name, rule)
         for name, rule in sound.items()
@@ -233,10 +237,10 @@ def _judge(
 ) -> Check:
     unit = str(record.get("unit") or "")
     facts: dict[str, Any] = {}
-    if "unit" in rule and unit != rule["unit"]:
-        verdict = Verdict(UNKNOWN, f"the rule is in {rule['unit']}, the measurement in {unit or 'no unit'}")
-    elif problem := why_no_figure(record):
+    if problem := why_no_figure(record):
         verdict = Verdict(SKIPPED, problem)
+    elif "unit" in rule and unit != rule["unit"]:
+        verdict = Verdict(UNKNOWN, f"the rule is in {rule['unit']}, the measurement in {unit or 'no unit'}")
     else:
         group = groups.get(group_key(record))
         verdict, facts = _compare(float(record["value"]), unit, group if isinstance(group, Mapping) else None, rule)

@@ -182,6 +182,21 @@ def test_a_figure_without_a_limit_is_compared_all_the_same() -> None:
     assert fleet.figures([{**skipped, "status": "UNKNOWN"}], ["copy"]) == []
 
 
+def test_what_does_not_apply_to_a_host_is_not_compared_whatever_its_unit() -> None:
+    rules = {"fleet_copy": {**RULE, "unit": "B/s"}}
+    skipped = record("h", None, skipped="there is no GPU", unit="")
+    (check,) = fleet.judge_host([skipped], {}, rules)
+    assert (check.status, check.reason) == (
+        gates.SKIPPED,
+        "none of what the fleet's rules compare was measured here: copy",
+    )
+    # Neither is what was measured before.
+    assert fleet.judge_host([record("h", 1.0), skipped], {}, rules)[0].name == "fleet"
+    assert fleet.figures([record("h", 1.0), skipped], ["copy"]) == []
+    failed = record("h", None, error="gcc is missing", unit="")
+    assert fleet.judge_host([failed], {}, rules)[0].status == gates.SKIPPED
+
+
 def test_where_nothing_was_measured_that_is_said() -> None:
     (check,) = fleet.judge_host([record("h", 1.0, name="other")], {}, RULES)
     assert (check.status, check.scope) == (gates.SKIPPED, "host")
