@@ -58,7 +58,9 @@ def read_answer(text: str, stderr: str = "") -> dict[str, Any]:
             point["samples"] = [float(sample) for sample in point["samples"]]
             point["chunk_bytes"] = int(point["chunk_bytes"])
             point["index"] = int(point["index"])
-        answer["gpus"] = {int(gpu["index"]): gpu for gpu in answer["gpus"]}
+        answer["gpus"] = {int(gpu["index"]): {**gpu, "address": str(gpu["address"])} for gpu in answer["gpus"]}
+        if not {point["index"] for point in answer["points"]} <= set(answer["gpus"]):
+            raise KeyError("a point of a GPU that is not listed")
         answer["notes"] = [str(note) for note in answer["notes"]]
     except _ToldError:
         raise

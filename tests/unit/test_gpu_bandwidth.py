@@ -404,6 +404,12 @@ def test_a_gpu_set_aside_for_a_virtual_machine_is_skipped() -> None:
         ('{"points": [{"kind": "sideways"', "", "expected"),
         ('{"points": [{"kind": "sideways", "index": 0, "samples": []}], "gpus": [], "notes": []}', "", "expected"),
         ('{"points": [], "gpus": [3], "notes": []}', "", "expected"),
+        ('{"points": [], "gpus": [{"index": 0}], "notes": []}', "", "expected"),
+        (
+            '{"points": [{"kind": "bidirectional", "index": 1, "samples": [], "chunk_bytes": 1}], "gpus": [], "notes": []}',
+            "",
+            "expected",
+        ),
         ("[]", "", "expected"),
     ],
 )
