@@ -7,8 +7,8 @@ DOCUMENTATION = r"""
 module: machine_record
 short_description: Keep in the evidence what a machine is
 description:
-  - Makes one small document of the surveys' facts - system, operating system, processors, NUMA nodes, memory, GPUs, NICs and drives with their
-    links, sensors and error counters - and appends it to the evidence as a record of the kind C(machine).
+  - Makes one small document of the surveys' facts - system, operating system, processors, NUMA nodes, memory, GPUs, NICs and drives
+    with their links, sensors and error counters - and appends it to the evidence as a record of the kind C(machine).
   - At the end of the run the report shows it beside what was measured, and what is wrong.
   - Judges nothing. What the facts do not tell is V(null), never 0.
   - Runs on the controller and does not connect to the host.
@@ -67,5 +67,5 @@ msg:
   description: The machine in one line.
   returned: always
   type: str
-  sample: Supermicro SYS-821GE-TNHR, serial A1; 2 x Intel(R) Xeon(R) Platinum 8480C; 2,048 GiB; 8 x NVIDIA H100 80GB HBM3
+  sample: Supermicro SYS-821GE-TNHR; 2 x Intel(R) Xeon(R) Platinum 8480C; 2,048 GiB; 8 x NVIDIA H100 80GB HBM3
 """
