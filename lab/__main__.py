@@ -17,6 +17,7 @@ from lab.node import Node
 from lab.podman import Podman
 from lab.power import ACTIONS, power
 from lab.shell import LabError, fail, say, write_atomically
+from lab.vm import command as vm_command
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     distribution = commands.add_parser("packages", help="install the distribution packages that are missing")
     distribution.add_argument("--controller", action="store_true", help="only what a controller without a lab needs")
+    distribution.add_argument("--vm", action="store_true", help="what the virtual bare metal needs")
     environment = commands.add_parser("venv", help="make or renew .venv")
     environment.add_argument("--dev", action="store_true", help="with what the tests need")
     commands.add_parser("up", help="bring node and BMC up")
@@ -58,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     ask.add_argument("question", nargs="?", default=client.QUESTION)
     shell = commands.add_parser("shell", help="a shell on the node, or one command there as root")
     shell.add_argument("words", nargs="*", metavar="-- COMMAND")
+    vm_command.add_to(commands)
     return made
 
 
@@ -65,9 +68,11 @@ def dispatch(options: argparse.Namespace) -> None:
     """Do what the command line asks for."""
     command = options.command
     if command == "packages":
-        packages.ensure(ROOT / ".cache" / "apt.log", controller_only=options.controller)
+        packages.ensure(ROOT / ".cache" / "apt.log", controller_only=options.controller, machine=options.vm)
     elif command == "venv":
         venv.ensure(ROOT, "requirements-dev.txt" if options.dev else "requirements.txt")
+    elif command == "vm":
+        vm_command.dispatch(ROOT, options)
     elif command == "lock":
         lock.renew(ROOT)
     else:
@@ -82,6 +87,7 @@ def on_lab(options: argparse.Namespace, lab: settings.Lab) -> None:
     if command in {"up", "down", "clean", "purge"}:
         with locked(lab):
             if command == "purge":
+                vm_command.take_down(ROOT)
                 lifecycle.clean(lab)
             getattr(lifecycle, command)(lab)
     elif command in {"image", "environment"}:

@@ -48,7 +48,7 @@ def vault_text(bmc_password: str, api_key: str) -> str:
 
 def ensure_vault(lab: Lab, bmc_password: str, api_key: str) -> None:
     """Write the inventory's vault unless the one that is there was made from these secrets."""
-    password_file = lab.state / "vault-password"
+    password_file = lab.vault_password_file
     password = ensure_secret(password_file)
     plain = vault_text(bmc_password, api_key)
     stamp = lab.state / "vault.sha256"
@@ -56,7 +56,7 @@ def ensure_vault(lab: Lab, bmc_password: str, api_key: str) -> None:
     # The stamp ties the encrypted file to what went into it, so that a healthy vault costs no ansible-vault call.
     if read(stamp) == _stamp(current, password, plain):
         return
-    say("writing the encrypted vault of inventories/lab")
+    say(f"writing the encrypted vault of inventories/{lab.vault_file.parent.parent.parent.name}")
     vault = Path(sys.executable).with_name("ansible-vault")
     encrypted = run(
         [vault, "encrypt", "--vault-password-file", password_file, "--output", "-"],

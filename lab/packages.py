@@ -59,6 +59,29 @@ def needs() -> list[Need]:
     ]
 
 
+def machine_needs() -> list[Need]:
+    """What the virtual bare metal (lab/vm) needs beside the controller's packages."""
+    return [
+        Need("the virtual machine", ("qemu-system-x86",), ("qemu-system-x86_64",)),
+        Need("its disks", ("qemu-utils",), ("qemu-img",)),
+        Need("building its image", ("mmdebstrap",), ("mmdebstrap",)),
+        Need("its file system", ("e2fsprogs",), ("mke2fs",)),
+        Need("its sensors", ("openipmi",), ("ipmi_sim",)),
+        Need("Debian's signing keys", ("debian-archive-keyring",), ("/usr/share/keyrings/debian-archive-keyring.gpg",)),
+        *controller_needs(),
+    ]
+
+
+def require(wanted: list[Need]) -> None:
+    """Refuse, with the remedy, what is missing; for commands that do not install."""
+    missing = [need for need in wanted if not need.met()]
+    if missing:
+        what = "; ".join(f"{need.what} needs {need.packages[0]}" for need in missing)
+        raise LabError(
+            f"distribution packages are missing: {what}. Run python -m lab packages --vm, or make lab-vm, which does"
+        )
+
+
 def _installable(package: str) -> bool:
     shown = run(["apt-cache", "policy", package], what="looking up packages", check=False).stdout
     return "Candidate:" in shown and "Candidate: (none)" not in shown
@@ -78,9 +101,9 @@ def choose(missing: list[Need]) -> list[str]:
     return chosen
 
 
-def ensure(log: Path, *, controller_only: bool = False) -> None:
+def ensure(log: Path, *, controller_only: bool = False, machine: bool = False) -> None:
     """Install what is missing; nothing missing costs nothing and asks for no password."""
-    wanted = controller_needs() if controller_only else needs()
+    wanted = machine_needs() if machine else controller_needs() if controller_only else needs()
     missing = [need for need in wanted if not need.met()]
     if not missing:
         return

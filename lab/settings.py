@@ -48,6 +48,11 @@ class Lab:
         return self.state / "lab.json"
 
     @property
+    def vault_password_file(self) -> Path:
+        """What the vault is encrypted with; `lab/activate` names it to Ansible."""
+        return self.state / "vault-password"
+
+    @property
     def vault_file(self) -> Path:
         """The encrypted variables of the inventory."""
         return self.root / "inventories" / "lab" / "group_vars" / "nodes" / "vault.yml"
@@ -89,7 +94,8 @@ def read_record(root: Path) -> dict[str, Any]:
         return {}
 
 
-def _port(variable: str, text: str) -> int:
+def port_number(variable: str, text: str) -> int:
+    """A port for loopback that an ordinary user may take, or LabError that names the variable."""
     if not text.isascii() or not text.isdigit() or not 1024 <= int(text) <= 65535:
         raise LabError(f"{variable} must be a port from 1024 to 65535, found '{text}'")
     return int(text)
@@ -114,7 +120,7 @@ def load(root: Path, environ: Mapping[str, str], record: Mapping[str, Any], *, r
                 )
             values[key] = given
         else:
-            values[key] = _port(variable, given)
+            values[key] = port_number(variable, given)
     ports = [values[key] for key in ("ssh_port", "api_port", "bmc_port")]
     if len(set(ports)) < len(ports):
         shown = ", ".join(f"{VARIABLES[key]}={values[key]}" for key in ("ssh_port", "api_port", "bmc_port"))

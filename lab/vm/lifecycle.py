@@ -1,0 +1,125 @@
+"""What the commands do with the whole virtual machine: up, down, clean, status, link."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+from lab import credentials, masters
+from lab.bmcd import Bmc
+from lab.node import require_free_port
+from lab.packages import machine_needs, require
+from lab.shell import LabError, run, say, sudo, write_atomically
+from lab.vm import image, links, machine, powers
+from lab.vm.access import Access
+from lab.vm.bmc import VmBmc
+from lab.vm.settings import VARIABLES, VmLab
+
+BOOT_SECONDS = 900.0
+
+
+def up(lab: VmLab) -> None:
+    """Bring everything up that is not; what is up is left alone."""
+    from lab import tls  # noqa: PLC0415
+
+    require(machine_needs())
+    (lab.root / "lab" / ".state").mkdir(parents=True, exist_ok=True)
+    (lab.root / "lab" / ".state").chmod(0o700)
+    lab.ensure_state()
+    access = Access(lab)
+    lab.write_record(
+        {
+            "ipmi_port": lab.ipmi_port,
+            "known_hosts": str(access.known_hosts),
+            "ssh_key": str(access.key),
+            "ca_file": str(lab.state / "ca.pem"),
+            "container": lab.container,
+            "control_path_dir": str(masters.directory(lab)),
+        }
+    )
+    password = credentials.ensure_secret(lab.state / "bmc-password")
+    credentials.ensure_vault(lab, password, credentials.ensure_secret(lab.state / "api-key"))
+    access.ensure_keys()
+    renewed = tls.ensure(lab.state)
+    base = image.ensure(lab)
+    machine.ensure_disks(lab.state, base)
+    if not powers.running(lab):
+        require_free_port(lab.ssh_port, VARIABLES["ssh_port"])
+        write_atomically(lab.state / "accelerator", f"{machine.accelerator()}\n", 0o644)
+    bmc = VmBmc(lab)
+    bmc.up(renewed=renewed)
+    if not powers.running(lab):
+        powers.warn_of_emulation(lab)
+        say("turning the machine on, through its BMC")
+        bmc.turn_on()
+    started = time.monotonic()
+    access.wait(BOOT_SECONDS, lambda: powers.chassis_pid(lab) is not None)
+    say(f"the machine answers on 127.0.0.1:{lab.ssh_port} ({time.monotonic() - started:.0f} s)")
+
+
+def off(lab: VmLab) -> None:
+    """Take the machine's power away; as root, since its BMC turned it on as root."""
+    if powers.chassis_pid(lab) is not None:
+        run([*sudo(), lab.root / "lab" / "vm" / "power", "off"], what="turning the machine off")
+
+
+def down(lab: VmLab) -> None:
+    """Nothing runs any more; the machine keeps its disk and its BMC's memory."""
+    masters.end(lab)
+    # The BMC first: it must not take the end of the machine for an accident that it has to mend.
+    Bmc.down(VmBmc(lab))
+    off(lab)
+
+
+def clean(lab: VmLab) -> None:
+    """Down, and the machine is gone: disks, firmware settings, links. Keys, image and certificates stay."""
+    down(lab)
+    if not lab.state.is_dir():
+        return
+    gone = [
+        "disk.qcow2",
+        "nvme.img",
+        "smbios",
+        "links.json",
+        "console.log",
+        "console.log.1",
+        "accelerator",
+        "bmc.started-with",
+    ]
+    names = [*(lab.state / name for name in gone), *lab.state.glob("bmc-state*"), *lab.state.glob("*.sock")]
+    for path in names:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    lab.record.unlink(missing_ok=True)
+
+
+def status(lab: VmLab) -> None:
+    """Say what runs."""
+    if not lab.record.exists():
+        raise LabError("there is no virtual machine: run make lab-vm")
+    found = powers.running(lab)
+    state = "off" if not found else "in POST" if not found.get("qemu") else "on"
+    print(f"machine {lab.name}: {state} ({machine.accelerator_of(lab)}), SSH on 127.0.0.1:{lab.ssh_port}")
+    print(
+        f"BMC https://127.0.0.1:{lab.bmc_port}/redfish/v1/: {'answers' if VmBmc(lab).answers() else 'does not answer'}"
+    )
+    for name, link in links.wanted(lab.state, machine.CARDS).items():
+        print(f"link of {name}: {link} (can do {machine.CARDS[name].capable})")
+
+
+def link(lab: VmLab, name: str, wanted: str) -> str:
+    """Let a card's link run at ``wanted`` (`full`, or such as `8x4`), now and after every start."""
+    if name not in machine.CARDS:
+        raise LabError(f"expected one of the cards {', '.join(machine.CARDS)}, found '{name}'")
+    card = machine.CARDS[name]
+    trained = card.capable if wanted == "full" else links.parse(wanted)
+    links.check(card, trained)
+    links.keep(lab.state, name, trained)
+    pid = powers.running(lab).get("qemu")
+    if pid:
+        links.train(int(pid), card, trained)
+    return f"link of {name}: {trained} (can do {card.capable})" + (
+        "" if pid else "; the machine is off and will have it when it is on"
+    )
