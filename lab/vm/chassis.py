@@ -21,7 +21,7 @@ from pathlib import Path
 from lab.shell import LabError, environment, write_atomically
 from lab.vm import links, machine, settings
 from lab.vm.bmc import VmBmc
-from lab.vm.qmp import Qmp, QmpClosed
+from lab.vm.qmp import Qmp, QmpClosedError
 
 NICENESS = 15
 END_SECONDS = 10.0
@@ -63,7 +63,7 @@ class Chassis:
                 qmp.call("cont")
                 self.note()
                 return self.watch(qmp)
-        except QmpClosed:
+        except QmpClosedError:
             return "ended"
         finally:
             self.end()
@@ -74,8 +74,7 @@ class Chassis:
 
     def note(self) -> None:
         """Say that the machine runs, and since when: the start's identity, by which the BMC notices a restart."""
-        assert self.process is not None
-        content = {"boot": f"{time.time():.3f}", "qemu": self.process.pid}
+        content = {"boot": f"{time.time():.3f}", "qemu": self.process.pid if self.process else 0}
         write_atomically(self.lab.state / "power.json", json.dumps(content) + "\n", 0o644)
 
     def watch(self, qmp: Qmp) -> str:
@@ -84,7 +83,7 @@ class Chassis:
         while self.alive():
             try:
                 event = qmp.event(1.0)
-            except QmpClosed:
+            except QmpClosedError:
                 return reason
             if event is not None and event["event"] == "SHUTDOWN":
                 reason = str(event.get("data", {}).get("reason", reason))
@@ -107,9 +106,7 @@ class Chassis:
 
     def pass_post(self) -> None:
         """Tell the BMC that the machine has begun a new boot, as a real one does by its POST codes, and let it apply what waits."""
-        write_atomically(
-            self.lab.state / "power.json", json.dumps({"boot": f"{time.time():.3f}", "qemu": 0}) + "\n", 0o644
-        )
+        self.note()
         # The BMC asks at most once a second.
         time.sleep(1.2)
         try:

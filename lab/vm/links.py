@@ -24,6 +24,8 @@ CONFIG_BYTES = 4096
 _CAPABILITY_POINTER = 0x34
 _EXPRESS = 0x10
 _LINK_CAPABILITIES, _LINK_STATUS = 0x0C, 0x12
+# Only in version 2 of the capability.
+_LINK_CAPABILITIES_2, _LINK_CONTROL_2 = 0x2C, 0x30
 _SUBSYSTEM = 0x2C
 # The heap of QEMU is smaller; larger mappings are the guest's memory and the translated code.
 _LARGEST_MAPPING = 512 << 20
@@ -104,10 +106,17 @@ def with_link(config: bytes, capable: Link, trained: Link) -> dict[int, bytes]:
         raise LabError("the card has no PCI Express capability")
     (capabilities,) = struct.unpack_from("<I", config, base + _LINK_CAPABILITIES)
     (status,) = struct.unpack_from("<H", config, base + _LINK_STATUS)
-    return {
+    changes = {
         base + _LINK_CAPABILITIES: struct.pack("<I", capabilities & ~0x3FF | capable.bits),
         base + _LINK_STATUS: struct.pack("<H", status & ~0x3FF | trained.bits),
     }
+    if config[base + 2] & 0xF >= 2:
+        generation = SPEEDS_GTS.index(capable.speed_gts) + 1
+        (control,) = struct.unpack_from("<H", config, base + _LINK_CONTROL_2)
+        # Every speed up to the highest, from bit 1 on; the target is the highest.
+        changes[base + _LINK_CAPABILITIES_2] = struct.pack("<I", (1 << generation) - 1 << 1)
+        changes[base + _LINK_CONTROL_2] = struct.pack("<H", control & ~0xF | generation)
+    return changes
 
 
 def mappings(text: str) -> Iterator[tuple[int, int]]:
