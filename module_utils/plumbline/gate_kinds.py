@@ -45,6 +45,8 @@ class Verdict:
     fraction: float | None = None
     threshold: float | None = None
     spread: float | None = None
+    figure: str = ""
+    """The value beside what it is held against, without a judgement."""
 
 
 def judge_value(measurement: Mapping[str, Any], rule: Mapping[str, Any]) -> Verdict:
@@ -75,13 +77,13 @@ def _judge_repeats(measurement: Mapping[str, Any], rule: Mapping[str, Any]) -> V
         return Verdict(UNKNOWN, f"{made} repeats were made, the rule wants {wanted}")
     needed, wanted = -(-len(samples) * needed // wanted), len(samples)
     judge_one = KINDS[str(rule["kind"])]
+    own = judge_one(measurement.get("value"), measurement, rule)
     verdicts = [judge_one(sample, measurement, rule) for sample in samples]
+    if own.status in (SKIPPED, UNKNOWN) and all(verdict.status == own.status for verdict in verdicts):
+        return own  # what does not apply, or cannot be judged, is so whatever the value; the sentence tells the value, not a sample
     passed = sum(verdict.status == OK for verdict in verdicts)
     bearable = sum(verdict.status in (OK, WARN) for verdict in verdicts)
-    skipped = next((verdict for verdict in verdicts if verdict.status == SKIPPED), None)
     unread = sum(verdict.status == UNKNOWN for verdict in verdicts)
-    if skipped:  # what does not apply does so whatever the value
-        return skipped
     if passed >= needed:
         status = OK
     elif bearable >= needed:
@@ -95,10 +97,13 @@ def _judge_repeats(measurement: Mapping[str, Any], rule: Mapping[str, Any]) -> V
     # What is required is the bound of a failure, so all that is beyond it passes; a WARN says how few keep the margin.
     count = f"{bearable} of {wanted} repeats pass"
     margin = f", {passed} of them with the margin that is wanted" if status == WARN else ""
-    reason = f"{count}, {needed} must{margin} ({_told(samples, numbers, middle, unit)}; each: "
+    figure = f"{own.figure}; " if own.figure else ""
+    reason = f"{figure}{count}, {needed} must{margin} ({_told(samples, numbers, middle, unit)}; each: "
     return Verdict(
         status,
         reason + (required or verdicts[0].reason) + ")",
+        figure=own.figure,
+        fraction=own.fraction,
         required=f"{required} in {needed} of {wanted} repeats",
         measured=f"{count}, median {format_value(middle, unit)}" if numbers else "",
         threshold=next((verdict.threshold for verdict in verdicts if verdict.threshold is not None), None),
@@ -197,8 +202,14 @@ def _against_limit(value: Any, measurement: Mapping[str, Any], rule: Mapping[str
     of_limit = f"the limit {format_value(limit, unit)}" + (f" ({source})" if source else "")
     measured = f"{format_value(value, unit)}, {format_percent(fraction)} of the limit"
     required = f"at least {format_value(limit * fail, unit)}, {format_percent(fail)} of the limit"
-    facts = {"required": required, "measured": measured, "fraction": fraction, "threshold": limit * fail}
     figure = f"{format_value(value, unit)} is {format_percent(fraction)} of {of_limit}"
+    facts = {
+        "required": required,
+        "measured": measured,
+        "fraction": fraction,
+        "threshold": limit * fail,
+        "figure": figure,
+    }
     if fraction > float(rule.get("believable", DEFAULT_BELIEVABLE)):
         return Verdict(UNKNOWN, f"{figure}: either the limit or the measurement is wrong", **facts)
     if fraction < fail:

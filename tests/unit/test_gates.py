@@ -255,8 +255,9 @@ def test_many_repeats_are_told_by_their_range() -> None:
     rule = {**BANDWIDTH, "repeat": {"of": 5, "pass": 3}}
     check = judged(rule, value=170e9, unit="B/s", limit=204.8e9, samples=[100e9 + number * 1e9 for number in range(80)])
     assert check.status == gates.WARN
+    assert check.fraction == pytest.approx(170 / 204.8)
     assert check.reason == (
-        "57 of 80 repeats pass, 48 must, 26 of them with the margin that is wanted "
+        "170 GB/s is 83 % of the limit 204.8 GB/s; 57 of 80 repeats pass, 48 must, 26 of them with the margin that is wanted "
         "(100 GB/s to 179 GB/s, median 139.5 GB/s; each: at least 122.9 GB/s, 60 % of the limit)"
     )
     assert check.measured == "57 of 80 repeats pass, median 139.5 GB/s"
@@ -264,7 +265,33 @@ def test_many_repeats_are_told_by_their_range() -> None:
 
 def test_repeats_of_what_does_not_apply_are_skipped() -> None:
     rule = {**BANDWIDTH, "when_unlimited": "skip", "repeat": {"of": 2, "pass": 1}}
-    assert judged(rule, value=1e9, unit="B/s", samples=[1e9, 2e9]).status == gates.SKIPPED
+    check = judged(rule, value=2e9, unit="B/s", samples=[1e9, 2e9])
+    assert (check.status, check.reason) == (
+        gates.SKIPPED,
+        "no limit is known that 2 GB/s could be held against",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (BANDWIDTH, "no limit is known that 2 GB/s could be held against"),
+        (
+            {"kind": "minimum_by_class", "floors": {"32 GT/s x16": {"fail": 1}}},
+            "the measurement does not say its link_class",
+        ),
+        (
+            {**BANDWIDTH, "unit": "B/s"},
+            "2 GB/s is 200 % of the limit 1 GB/s: either the limit or the measurement is wrong",
+        ),
+    ],
+)
+def test_repeats_that_cannot_be_judged_tell_the_value_and_no_sample(rule: dict, said: str) -> None:
+    limit = {"limit": 1e9} if "200 %" in said else {}
+    check = judged({**rule, "repeat": {"of": 2, "pass": 1}}, value=2e9, unit="B/s", samples=[1.5e9, 1.9e9], **limit)
+    assert (check.status, check.measured.partition(",")[0]) == (gates.UNKNOWN, "2 GB/s")
+    assert check.reason.startswith(said)
+    assert "1.5" not in check.reason
 
 
 FLOORS = {"32 GT/s x16": {"warn": 50e9, "fail": 42e9}, "16 GT/s x16": {"fail": 21e9}}
