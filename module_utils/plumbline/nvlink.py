@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_GPU = re.compile(r"^GPU (\d+):")
-_LINK = re.compile(r"^\s+Link (\d+): ([0-9.]+) GB/s")
-_DOWN = re.compile(r"^\s+Link (\d+): .*in-?active", re.IGNORECASE)
+GPU_LINE = re.compile(r"^GPU ([0-9]{1,4}): (.*?)(?: \(UUID: ([^)]*)\))?\s*$")
+"""The head of what `nvidia-smi nvlink` says of a GPU: index, name and UUID."""
+_LINK = re.compile(r"^\s*Link ([0-9]{1,3}): (?:([0-9]{1,6}(?:\.[0-9]{1,6})?) GB/s|<?in-?active>?)\s*$", re.IGNORECASE)
 _BONDED = re.compile(r"^NV(\d+)$")
 _QUERY = re.compile(r"^(\d+), *([0-9A-Fa-f]+):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-7])$")
 COMMANDS = {
@@ -18,19 +18,14 @@ COMMANDS = {
 """What must be asked, by the name of the parser's argument."""
 
 
-def parse_status(text: str) -> dict[int, dict[str, Any]]:
-    """By the index of a GPU: `speeds` of its active links (bytes per second, one direction) and how many are `inactive`."""
-    gpus: dict[int, dict[str, Any]] = {}
-    current: dict[str, Any] | None = None
+def parse_status(text: str) -> list[dict[str, Any]]:
+    """GPUs of `nvidia-smi nvlink -s`: `index`, `name`, `uuid`, `links` (number: bytes per second one way, `None` when inactive)."""
+    gpus: list[dict[str, Any]] = []
     for line in text.splitlines():
-        if gpu := _GPU.match(line):
-            current = gpus.setdefault(int(gpu.group(1)), {"speeds": [], "inactive": 0})
-        elif current is None:
-            continue
-        elif link := _LINK.match(line):
-            current["speeds"].append(_number(link.group(2)) * 1e9)
-        elif _DOWN.match(line):
-            current["inactive"] += 1
+        if gpu := GPU_LINE.match(line):
+            gpus.append({"index": int(gpu[1]), "name": gpu[2], "uuid": gpu[3] or "", "links": {}})
+        elif gpus and (link := _LINK.match(line)):
+            gpus[-1]["links"][int(link[1])] = float(link[2]) * 1e9 if link[2] else None
     return gpus
 
 
@@ -68,10 +63,14 @@ class NvLinks:
 
     def __init__(self, status: str = "", topology: str = "", query: str = "") -> None:
         """Take what the three `COMMANDS` printed; what is missing means that there is nothing to say."""
-        self.status, self.pairs, self.indexes = parse_status(status), parse_topology(topology), parse_query(query)
+        self.links = {gpu["index"]: gpu["links"] for gpu in parse_status(status)}
+        self.pairs, self.indexes = parse_topology(topology), parse_query(query)
+
+    def _of(self, address: str) -> dict[int, float | None]:
+        return dict(self.links.get(self.indexes.get(address, -1), {}))
 
     def _speeds(self, address: str) -> list[float]:
-        return list(self.status.get(self.indexes.get(address, -1), {}).get("speeds", []))
+        return [speed for speed in self._of(address).values() if speed]
 
     def pair(self, first: str, second: str) -> tuple[float, str] | None:
         """Bytes per second of one direction between two GPUs and how that came about; `None` where no NVLink joins them."""
@@ -95,16 +94,9 @@ class NvLinks:
 
     def inactive(self, address: str) -> int:
         """How many links of a GPU are down though they exist."""
-        return int(self.status.get(self.indexes.get(address, -1), {}).get("inactive", 0))
+        return sum(not speed for speed in self._of(address).values())
 
 
 def _index(name: str) -> int | None:
     digits = name[3:]
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 5 else None
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0

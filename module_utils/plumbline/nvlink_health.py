@@ -6,10 +6,9 @@ import re
 from typing import Any
 
 from .gpu_driver import Runner
+from .nvlink import GPU_LINE, parse_status
 
 _PATIENCE_SECONDS = 60
-_GPU = re.compile(r"^GPU ([0-9]{1,4}): (.*?)(?: \(UUID: ([^)]*)\))?\s*$")
-_LINK = re.compile(r"^\s*Link ([0-9]{1,3}): (?:([0-9]{1,6}(?:\.[0-9]{1,6})?) GB/s|<inactive>)\s*$")
 _COUNTER = re.compile(r"^\s*Link ([0-9]{1,3}): ([A-Za-z][A-Za-z ]*?)(?: Count)?: +([0-9]{1,20})\s*$")
 # What says that a transfer went wrong, or that a link had to be trained anew. Newer drivers also count packets, and bits that
 # forward error correction put right: those are no fault.
@@ -35,22 +34,11 @@ def ask_links(run: Runner | None) -> dict[str, str]:
     return answers
 
 
-def parse_links(text: str) -> list[dict[str, Any]]:
-    """GPUs of `nvidia-smi nvlink -s`: `index`, `name`, `uuid`, `links` (number: bytes per second, `None` when inactive)."""
-    gpus: list[dict[str, Any]] = []
-    for line in text.splitlines():
-        if gpu := _GPU.match(line):
-            gpus.append({"index": int(gpu[1]), "name": gpu[2], "uuid": gpu[3] or "", "links": {}})
-        elif gpus and (link := _LINK.match(line)):
-            gpus[-1]["links"][int(link[1])] = float(link[2]) * 1e9 if link[2] else None
-    return gpus
-
-
 def parse_errors(text: str) -> list[dict[str, Any]]:
     """GPUs of `nvidia-smi nvlink -e`: `index`, `uuid`, `counted` (any counter was there), `faults` (link and counter: above 0)."""
     gpus: list[dict[str, Any]] = []
     for line in text.splitlines():
-        if gpu := _GPU.match(line):
+        if gpu := GPU_LINE.match(line):
             gpus.append({"index": int(gpu[1]), "uuid": gpu[3] or "", "counted": False, "faults": {}})
         elif gpus and (counter := _COUNTER.match(line)) and _FAULTS.match(counter[2]):
             gpus[-1]["counted"] = True
@@ -72,7 +60,7 @@ def link_measurements(
     addresses = {gpu["uuid"]: gpu["address"] for gpu in smi["gpus"] if gpu["uuid"]}
     switched = bool(nvswitches) or any(gpu["fabric_state"] for gpu in smi["gpus"])
     sliced = {gpu["uuid"] for gpu in smi["gpus"] if gpu["mig_mode"] == "Enabled"}
-    gpus = parse_links(answers["status"])
+    gpus = parse_status(answers["status"])
     found = _links([gpu for gpu in gpus if gpu["uuid"] not in sliced], addresses, switched)
     if switched and not gpus:
         error = "the node has NVSwitches and nvidia-smi nvlink -s tells no GPU"

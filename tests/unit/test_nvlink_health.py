@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.nvidia_smi import parse_smi
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.nvlink import NvLinks, parse_status
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.nvlink_health import (
     ask_links,
     link_measurements,
     parse_errors,
-    parse_links,
 )
 
 NVIDIA = Path(__file__).parents[1] / "fixtures/nvidia"
@@ -28,7 +28,7 @@ def measured(
 
 
 def test_two_h200_with_all_their_links() -> None:
-    first, second = parse_links(STATUS)
+    first, second = parse_status(STATUS)
     assert (len(first["links"]), set(first["links"].values())) == (18, {26.562e9})
     assert second["index"] == 1
     assert [gpu["counted"] for gpu in parse_errors(ERRORS)] == [True, True]
@@ -42,6 +42,17 @@ def test_two_h200_with_all_their_links() -> None:
         == found["gpu_fabric 0000:00:06.0"]["expected"]
         == "Completed, Success"
     )
+
+
+def test_what_links_carry_and_which_are_down_is_read_once_for_limits_and_health() -> None:
+    query = f"0, 00000000:{SMI['gpus'][0]['address'][5:]}\n"
+    status = STATUS.replace("Link 3: 26.562 GB/s", "Link 3: <inactive>", 1)
+    links = NvLinks(status, "", query)
+    assert links.gpu("0000:00:06.0") == (pytest.approx(17 * 26.562e9), "17 NVLinks x 26.562 GB/s (nvidia-smi)")
+    assert links.inactive("0000:00:06.0") == 1
+    found = measured(status, switches=("0000:05:00.0",))["gpu_nvlink 0000:00:06.0"]
+    assert (found["value"], found["limit"]) == (17, 18)
+    assert "link 3 is inactive" in found["cause"]
 
 
 @pytest.mark.parametrize("status", ["", "NVML: no", (NVIDIA / "aznhc_bad_nvlink_status.txt").read_text()])

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import STATUSES, judge_all
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.nvidia_smi import parse_smi
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.nvlink import parse_status
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.nvlink_health import (
     link_measurements,
     parse_errors,
-    parse_links,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -158,7 +158,7 @@ def test_tables_and_counters_that_hold_anything(name, flips, size, entry, edac, 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=300))
 def test_any_text_of_the_nvlinks_is_survived(text):
-    assert isinstance(parse_links(text), list)
+    assert isinstance(parse_status(text), list)
     assert isinstance(parse_errors("GPU 0: x (UUID: y)\n" + text), list)
 
 
