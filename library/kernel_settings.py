@@ -17,8 +17,8 @@ description:
     V(skipped) with the reason. Only C(net.*) keys of a network namespace of its own are applied there.
   - Files of its own are C(/etc/sysctl.d/95-plumbline.conf), C(/etc/tmpfiles.d/95-plumbline.conf),
     C(plumbline-kernel-settings.service) (applies both once more late in the boot),
-    C(/etc/security/limits.d/95-plumbline.conf) and C(/etc/default/grub.d/95-plumbline.cfg). Nobody else's file is edited; where
-    there is no GRUB drop-in but boot loader entries, C(grubby) edits those.
+    C(/etc/security/limits.d/95-plumbline.conf), C(/etc/default/grub.d/95-plumbline.cfg), C(plumbline.slice) and those that the
+    options below name. Where there is no GRUB drop-in but boot loader entries, C(grubby) edits those.
 author:
   - The Plumbline founders
 options:
@@ -42,6 +42,8 @@ options:
         type: dict
       cpu:
         description:
+          - C(intel_pstate) (V(active), V(passive), V(off)) and C(amd_pstate) (V(active), V(passive), V(guided), V(disable)), the
+            mode of that CPU frequency driver.
           - C(governor) and C(energy_performance_preference) of every cpufreq policy; C(resume_latency_us), the longest time in
             microseconds that a CPU may take to leave a C-state (PM QoS, V(0) sets no limit).
         type: dict
@@ -62,10 +64,40 @@ options:
         type: list
         elements: raw
       minimum_version:
-        description: The oldest kernel that will do, a quoted version. Only measured.
+        description:
+          - The oldest kernel that will do, a quoted version. When an older one would boot next although a newer one is installed,
+            the newer one is made to boot. Nothing is installed; RV(boot) says what should be.
         type: raw
       cgroup_version:
         description: The cgroup layout that should be mounted, V(1) or V(2). Only measured.
+        type: raw
+      boot:
+        description:
+          - C(release), the kernel that should boot next and always, as C(uname -r) prints it; C(hold) (V(true) or V(false)), whether
+            the packages of the kernel that boots are held, together with every metapackage that could bring another one.
+          - Held by C(apt-mark) on Debian and Ubuntu, by lines in C(/etc/dnf/plugins/versionlock.list) on Enterprise Linux.
+        type: dict
+      hold_back:
+        description:
+          - Beginnings of the names of packages that no unattended upgrade may move. Kept in C(/etc/apt/apt.conf.d/95-plumbline.conf),
+            read back through C(apt-config); on Enterprise Linux in C(excludepkgs) of C(/etc/dnf/automatic.conf), beside others' words.
+        type: list
+        elements: raw
+      slice:
+        description:
+          - C(plumbline.slice), for the engine. C(housekeeping_cpus) (a list of CPUs) or C(housekeeping_cores_per_node) (the first
+            cores of every NUMA node with their threads) stay outside it; C(numa_nodes) (V(all), or a list) it may use;
+            C(memory_max) (V(64G), V(95%)) is its limit; C(confine_system) (bool) keeps everything else on the housekeeping CPUs.
+          - Set through systemd on cgroup v2, read back from C(/sys/fs/cgroup).
+        type: dict
+      irqbalance:
+        description:
+          - C(enabled) (bool), V(false) masks it; C(banned_cpus), the CPUs that get no interrupts (a list, or V(slice)).
+        type: dict
+      tuned:
+        description:
+          - What to do where tuned is enabled. V(refuse) names what its profile sets to other values; V(profile) makes a profile
+            C(plumbline) on top of the site's and activates it. V(null) only warns.
         type: raw
   state:
     description:
@@ -105,6 +137,9 @@ EXAMPLES = r"""
       cpu: {governor: performance}
       limits: {nofile: 1048576, memlock: unlimited}
       arguments: [iommu=pt]
+      boot: {hold: true}
+      hold_back: [linux-image, nvidia-, libnvidia-]
+      slice: {housekeeping_cores_per_node: 1, memory_max: 95%}
     container: "{{ survey_node.container }}"
   register: tuned
 
@@ -126,10 +161,17 @@ settings:
     - {name: vm.swappiness, state: changed, wanted: "1", before: "60", reason: "", restart_required: false,
        persisted_in: /etc/sysctl.d/95-plumbline.conf}
 restart_required:
-  description: V(reboot) when a kernel argument takes effect with the next restart only, else V(none).
+  description: V(reboot) when a kernel or a kernel argument takes effect with the next restart only, else V(none).
   returned: always
   type: str
   sample: none
+boot:
+  description:
+    - The kernels. C(running), C(installed) (newest first), C(next) (what the boot loader boots), C(wanted) (empty when any will do),
+      C(install) (V(minimum), V(release) or V(versionlock), what has to be installed before the wish can be met).
+  returned: when the wish could be read
+  type: dict
+  sample: {running: 6.1.0-27-amd64, installed: [6.1.0-27-amd64], next: 6.1.0-27-amd64, wanted: 6.1.0-27-amd64, install: []}
 container:
   description: Why this is taken for a container; empty on a machine of its own.
   returned: always
@@ -149,12 +191,11 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_knobs import Live
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_measurements import measurements
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_report import differences, report
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_settings import (
     RefusedError,
     apply_plan,
-    differences,
     make_plan,
-    report,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_wish import KernelError
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.tree import Tree
@@ -175,6 +216,11 @@ ARGUMENT_SPEC: dict[str, Any] = {
             "arguments": {"type": "list", "elements": "raw"},
             "minimum_version": {"type": "raw"},
             "cgroup_version": {"type": "raw"},
+            "boot": {"type": "dict"},
+            "hold_back": {"type": "list", "elements": "raw"},
+            "slice": {"type": "dict"},
+            "irqbalance": {"type": "dict"},
+            "tuned": {"type": "raw"},
         },
     },
     "state": {"type": "str", "choices": ["present", "verified"], "default": "present"},
@@ -206,6 +252,7 @@ def main() -> None:
         "settings": rows,
         "restart_required": "reboot" if any(row["restart_required"] for row in rows) else "none",
         "container": plan.container,
+        "boot": plan.boot.told(),
     }
     for warning in plan.warnings:
         module.warn(warning)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from .kernel_boot import ENTRIES, GRUB_CFG, uses_entries
 from .kernel_files import FileWish, Transaction, current
+from .kernel_parts import Context, Runner
 from .kernel_wish import KernelError
 from .tree import Tree
 
 DROP_IN = "/etc/default/grub.d/95-plumbline.cfg"
-_GRUB_CFG = "/boot/grub/grub.cfg"
-_ENTRIES = "/boot/loader/entries"
 _HEADER = "# Managed by Plumbline (role kernel): change the inventory, not this file.\n"
 _LINUX_LINE = re.compile(r"^\s*linux(?:16|efi)?\s+\S+\s+(.*)$", re.MULTILINE)
 _TEN_LINUX = re.compile(r"### BEGIN /etc/grub\.d/10_linux ###(.*?)### END /etc/grub\.d/10_linux ###", re.DOTALL)
 _RECOVERY_WORDS = {"single", "recovery", "rescue"}
-
-# Runs a command; returns its exit status, stdout and stderr.
-Runner = Callable[[list[str]], "tuple[int, str, str]"]
 
 
 @dataclass
@@ -35,6 +31,8 @@ class ArgumentPlan:
     remove: list[str] = field(default_factory=list)
     # Wanted, but not on the command line of the running kernel.
     not_running: list[str] = field(default_factory=list)
+    # GRUB_DEFAULT, where a certain kernel must be said to boot.
+    entry: str = ""
 
 
 def split_command_line(text: str) -> list[str]:
@@ -65,8 +63,7 @@ def not_in(wanted: list[str], present: list[str]) -> list[str]:
 
 def boot_loader(tree: Tree) -> str:
     """`bls` where grubby edits boot entries, `grub` where GRUB reads drop-ins, empty where neither is found."""
-    entries = [name for name in tree.names(_ENTRIES) if name.endswith(".conf")]
-    if entries and (tree.exists("/usr/sbin/grubby") or tree.exists("/sbin/grubby")):
+    if uses_entries(tree):
         return "bls"
     tools = ("/usr/sbin/update-grub", "/usr/sbin/grub-mkconfig")
     if tree.exists("/etc/default/grub") and any(tree.exists(tool) for tool in tools):
@@ -74,30 +71,32 @@ def boot_loader(tree: Tree) -> str:
     return ""
 
 
-def drop_in(arguments: list[str]) -> FileWish:
-    """GRUB's drop-in: ours come behind everybody else's, and not into the recovery entries."""
-    if not arguments:
-        return FileWish(DROP_IN)
-    line = 'GRUB_CMDLINE_LINUX_DEFAULT="${GRUB_CMDLINE_LINUX_DEFAULT:+$GRUB_CMDLINE_LINUX_DEFAULT }' + " ".join(
-        arguments
-    )
-    return FileWish(DROP_IN, _HEADER + line + '"\n')
+def drop_in(arguments: list[str], entry: str = "") -> FileWish:
+    """GRUB's drop-in: ours come behind everybody else's, and not into the recovery entries; *entry* boots by default."""
+    lines = ""
+    if entry:
+        lines += f'GRUB_DEFAULT="{entry}"\n'
+    if arguments:
+        lines += 'GRUB_CMDLINE_LINUX_DEFAULT="${GRUB_CMDLINE_LINUX_DEFAULT:+$GRUB_CMDLINE_LINUX_DEFAULT }'
+        lines += " ".join(arguments) + '"\n'
+    return FileWish(DROP_IN, _HEADER + lines if lines else None)
 
 
-def plan_arguments(tree: Tree, wanted: list[str], previous: list[str], container: str, live: bool) -> ArgumentPlan:
-    """What staging *wanted* takes; *previous* are the arguments that Plumbline staged before. Raises KernelError.
+def plan_arguments(context: Context, previous: list[str], entry: str = "") -> ArgumentPlan:
+    """What staging the arguments takes; *previous* are those that Plumbline staged before. Raises KernelError.
 
-    With *live* false (a captured tree, where no command can run) only GRUB's drop-in is looked at.
+    In a captured tree, where no command can run, only GRUB's drop-in is looked at.
     """
-    plan = ArgumentPlan(wanted=wanted)
+    tree, wanted, container = context.tree, context.wish.arguments, context.container
+    plan = ArgumentPlan(wanted=wanted, entry=entry)
     if container:
         plan.skipped = f"{container}: kernel arguments belong to the host"
         return plan
-    if not wanted and not previous and not tree.exists(DROP_IN):
+    if not wanted and not previous and not entry and not tree.exists(DROP_IN):
         return plan
     plan.loader = boot_loader(tree)
     if not plan.loader:
-        if not wanted:
+        if not wanted and not entry:
             return plan
         raise KernelError(
             "arguments: expected GRUB with /etc/default/grub and update-grub, or boot loader entries with grubby, found "
@@ -105,7 +104,9 @@ def plan_arguments(tree: Tree, wanted: list[str], previous: list[str], container
         )
     plan.not_running = not_in(wanted, split_command_line(tree.text("/proc/cmdline") or ""))
     if plan.loader == "grub":
-        plan.is_staged = drop_in(wanted).is_right(tree) and (not live or not _missing_in_grub_cfg(tree, wanted))
+        plan.is_staged = drop_in(wanted, entry).is_right(tree) and (
+            not context.run or not _missing_in_grub_cfg(tree, wanted)
+        )
         return plan
     _plan_entries(tree, plan, previous)
     return plan
@@ -114,12 +115,12 @@ def plan_arguments(tree: Tree, wanted: list[str], previous: list[str], container
 def stage_arguments(tree: Tree, plan: ArgumentPlan, transaction: Transaction, run: Runner | None) -> None:
     """Stage a plan for the next boot and read it back; raises KernelError or OSError. The caller rolls back."""
     if plan.loader == "grub":
-        transaction.apply(drop_in(plan.wanted))
+        transaction.apply(drop_in(plan.wanted, plan.entry))
         regenerate(tree, run)
         missing = _missing_in_grub_cfg(tree, plan.wanted) if run else []
         if missing:
             raise KernelError(
-                f"arguments: {' '.join(missing)} did not reach {_GRUB_CFG}: see which file behind {DROP_IN} in "
+                f"arguments: {' '.join(missing)} did not reach {GRUB_CFG}: see which file behind {DROP_IN} in "
                 "/etc/default/grub.d sets GRUB_CMDLINE_LINUX_DEFAULT anew"
             )
     elif plan.loader == "bls" and run:
@@ -145,7 +146,7 @@ def regenerate(tree: Tree, run: Runner | None) -> None:
     """Write GRUB's configuration anew."""
     if not run:
         return
-    command = ["update-grub"] if tree.exists("/usr/sbin/update-grub") else ["grub-mkconfig", "-o", _GRUB_CFG]
+    command = ["update-grub"] if tree.exists("/usr/sbin/update-grub") else ["grub-mkconfig", "-o", GRUB_CFG]
     _checked(run, command)
 
 
@@ -168,7 +169,7 @@ def _checked(run: Runner, command: list[str]) -> None:
 
 def _missing_in_grub_cfg(tree: Tree, wanted: list[str]) -> list[str]:
     """Wanted arguments that a normal entry of grub.cfg lacks; all of them when it has no entry."""
-    text = current(tree, _GRUB_CFG) or ""
+    text = current(tree, GRUB_CFG) or ""
     section = _TEN_LINUX.search(text)
     entries = [split_command_line(line) for line in _LINUX_LINE.findall(section.group(1) if section else text)]
     normal = [words for words in entries if not _RECOVERY_WORDS & set(words)]
@@ -211,11 +212,11 @@ def _entries(tree: Tree) -> dict[str, list[str]]:
     grubenv = current(tree, "/boot/grub2/grubenv") or ""
     shared = next((line[len("kernelopts=") :] for line in grubenv.splitlines() if line.startswith("kernelopts=")), "")
     entries: dict[str, list[str]] = {}
-    for name in tree.names(_ENTRIES):
+    for name in tree.names(ENTRIES):
         if not name.endswith(".conf") or "-0-rescue" in name:
             continue
         words: list[str] = []
-        for line in (tree.text(f"{_ENTRIES}/{name}") or "").splitlines():
+        for line in (tree.text(f"{ENTRIES}/{name}") or "").splitlines():
             keyword, _, rest = line.strip().partition(" ")
             if keyword == "options":
                 words += split_command_line(rest.replace("$kernelopts", shared))

@@ -144,6 +144,8 @@ def load_state(tree: Tree) -> tuple[dict[str, Any], str]:
             raise ValueError("values of another shape")
         if not isinstance(state.get("arguments", []), list) or not isinstance(state.get("leaving", []), list):
             raise ValueError("arguments of another shape")
+        if not isinstance(state.get("parts", {}), dict):
+            raise ValueError("parts of another shape")
     except ValueError as error:
         return {}, f"{STATE} cannot be used ({error}): what was set before Plumbline is not known any more"
     return state, ""

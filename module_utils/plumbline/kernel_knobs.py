@@ -28,9 +28,11 @@ class Knob:
     """One line of the table of what /sys offers."""
 
     pattern: str
-    # "choice": the file shows all words with the present one in brackets; "word": a neighbour file lists them; "number"
+    # "choice": the file shows all words with the present one in brackets; "word": a neighbour file lists them; "status": the
+    # words are fixed; "number"
     kind: str
     absent: str
+    # Name of the neighbour file, or the fixed words.
     choices_beside: str = ""
 
 
@@ -45,6 +47,13 @@ KNOBS: dict[str, Knob] = {
         "/sys/kernel/mm/transparent_hugepage/shmem_enabled",
         "choice",
         "the kernel was built without transparent huge pages for shared memory",
+    ),
+    # Before the governor: another mode offers other governors.
+    "cpu.intel_pstate": Knob(
+        f"{_CPU}/intel_pstate/status", "status", "the driver intel_pstate is not there", "active passive off"
+    ),
+    "cpu.amd_pstate": Knob(
+        f"{_CPU}/amd_pstate/status", "status", "the driver amd_pstate is not there", "active passive guided disable"
     ),
     "cpu.governor": Knob(
         f"{_CPU}/cpufreq/policy*/scaling_governor",
@@ -154,7 +163,7 @@ def plan_live(tree: Tree, wish: Wish, container: str) -> list[Setting]:
     settings: list[Setting] = []
     wishes: list[_Sysctl | _File] = [
         *(_Sysctl(tree, key, wanted, optional, container) for key, (wanted, optional) in wish.sysctl.items()),
-        *(_File(tree, name, wanted, container) for name, wanted in wish.knobs.items()),
+        *(_File(tree, name, wish.knobs[name], container, wish.knobs) for name in KNOBS if name in wish.knobs),
     ]
     for one in wishes:
         try:
@@ -233,6 +242,7 @@ class _File:
     name: str
     wanted: str
     container: str
+    knobs: dict[str, str]
 
     def plan(self) -> Setting:
         """Check the value against what the files allow and read them; raises KernelError."""
@@ -262,9 +272,20 @@ class _File:
 
     def _allowed(self, path: str, text: str) -> list[str]:
         knob = KNOBS[self.name]
+        if knob.kind == "status":
+            return knob.choices_beside.split()
+        if knob.kind == "word" and self._mode_will_change():
+            # The governors and preferences of a mode are known when it is there; reading back tells.
+            return []
         if knob.kind == "word":
             return (self.tree.text(f"{path.rpartition('/')[0]}/{knob.choices_beside}") or "").split()
         return choices(text) if knob.kind == "choice" else []
+
+    def _mode_will_change(self) -> bool:
+        modes = ("cpu.intel_pstate", "cpu.amd_pstate")
+        return any(
+            mode in self.knobs and self.tree.text(KNOBS[mode].pattern) not in (None, self.knobs[mode]) for mode in modes
+        )
 
 
 def _unknown_key(tree: Tree, key: str) -> str:

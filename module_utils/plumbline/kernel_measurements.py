@@ -1,17 +1,24 @@
-"""What the gate looks at after the kernel stage: each setting beside what was wished, the version, the cgroup layout."""
+"""What the gate looks at after the kernel stage: each setting and part beside the wish, the version, the cgroup layout."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .kernel_files import SYSCTL
-from .kernel_settings import Plan, report
+from .kernel_report import report
+from .kernel_settings import Plan
 from .node import cgroup_version
 
 
 def measurements(plan: Plan) -> list[dict[str, Any]]:
     """Measurements `kernel_setting`, `kernel_version` and `cgroup_version` of a machine as it is now."""
-    found = [_of_setting(plan, row) for row in report(plan) if row["wanted"] and not row["name"].startswith("limits.")]
+    of_parts = {told["name"] for part in plan.parts for told in part.rows}
+    found = [
+        _of_setting(plan, told)
+        for told in report(plan)
+        if told["wanted"] and not told["name"].startswith("limits.") and told["name"] not in of_parts
+    ]
+    found += [one for part in plan.parts for one in part.measurements]
     return found + _of_version(plan) + _of_cgroups(plan)
 
 

@@ -12,14 +12,39 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "sysctl": (),
     "numa_balancing": (),
     "transparent_hugepage": ("enabled", "defrag", "shmem_enabled"),
-    "cpu": ("governor", "energy_performance_preference", "resume_latency_us"),
+    "cpu": ("intel_pstate", "amd_pstate", "governor", "energy_performance_preference", "resume_latency_us"),
     "uncore": ("minimum_khz", "maximum_khz"),
     "pcie_aspm_policy": (),
     "limits": ("nofile", "memlock"),
     "arguments": (),
     "minimum_version": (),
     "cgroup_version": (),
+    "boot": ("release", "hold"),
+    "hold_back": (),
+    "slice": ("housekeeping_cpus", "housekeeping_cores_per_node", "numa_nodes", "memory_max", "confine_system"),
+    "irqbalance": ("enabled", "banned_cpus"),
+    "tuned": (),
 }
+# What is no live setting, but files and commands of its own (kernel_parts.py). Booleans are booleans there.
+_FLAGS = ("boot.hold", "slice.confine_system", "irqbalance.enabled")
+_CPU_LIST = re.compile(r"^\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*$")
+_SHAPES: dict[str, tuple[re.Pattern[str], str]] = {
+    "boot.release": (
+        re.compile(r"^\d+\.\d+[A-Za-z0-9._+~-]*$"),
+        "a kernel release as uname -r prints it, such as 6.1.0-27-amd64",
+    ),
+    "slice.housekeeping_cpus": (_CPU_LIST, "a list of CPUs such as 0-1,64-65, quoted"),
+    "slice.housekeeping_cores_per_node": (re.compile(r"^\d{1,3}$"), "a number of cores"),
+    "slice.numa_nodes": (re.compile(r"^all$|" + _CPU_LIST.pattern), "all, or a list of NUMA nodes such as 0-1, quoted"),
+    "slice.memory_max": (
+        re.compile(r"^(?:[1-9]\d*[KMGT]?|[1-9]\d?%|100%|infinity)$"),
+        "a size such as 64G, a share such as 95%, or infinity",
+    ),
+    "irqbalance.banned_cpus": (re.compile(r"^slice$|" + _CPU_LIST.pattern), "slice, or a list of CPUs such as 2-31"),
+    "tuned": (re.compile(r"^(?:refuse|profile)$"), "refuse or profile"),
+}
+# The beginning of a package's name.
+_PACKAGE = re.compile(r"^[a-z0-9][a-z0-9+.-]+$")
 
 _SYSCTL_KEY = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.:@/*+-]*$")
 # What survives a shell assignment in double quotes and GRUB's own parser unchanged.
@@ -45,6 +70,10 @@ class Wish:
     arguments: list[str] = field(default_factory=list)
     minimum_version: str = ""
     cgroup_version: str = ""
+    # "boot.release", "slice.memory_max"... -> wanted; a flag is "yes" or "no"
+    parts: dict[str, str] = field(default_factory=dict)
+    # Beginnings of the names of packages that nobody upgrades unattended.
+    hold_back: list[str] = field(default_factory=list)
 
 
 def parse_wish(raw: dict[str, Any]) -> Wish:
@@ -94,6 +123,8 @@ def _take(wish: Wish, name: str, value: Any) -> list[str]:
         return _take_sysctl(wish, value)
     if name == "arguments":
         return _take_arguments(wish, value)
+    if name == "hold_back":
+        return _take_hold_back(wish, value)
     if OPTIONS[name]:
         return _take_group(wish, name, value)
     text, faults = _scalar(name, value)
@@ -110,6 +141,8 @@ def _take(wish: Wish, name: str, value: Any) -> list[str]:
         if text not in ("1", "2"):
             faults = [f"cgroup_version: expected 1 or 2, found {text!r}"]
         wish.cgroup_version = text
+    elif name in _SHAPES:
+        faults = _take_part(wish, name, text)
     else:
         wish.knobs[name] = text
     return faults
@@ -150,6 +183,12 @@ def _take_group(wish: Wish, name: str, value: Any) -> list[str]:
             continue
         if raw is None:
             continue
+        if f"{name}.{key}" in _FLAGS:
+            if isinstance(raw, bool):
+                wish.parts[f"{name}.{key}"] = "yes" if raw else "no"
+            else:
+                faults.append(f"{name}.{key}: expected true or false, found {raw!r}")
+            continue
         text, fault = _scalar(f"{name}.{key}", raw)
         faults += fault
         if fault:
@@ -159,9 +198,31 @@ def _take_group(wish: Wish, name: str, value: Any) -> list[str]:
                 expected = "a positive number of KiB or unlimited" if key == "memlock" else "a positive number of files"
                 faults.append(f"limits.{key}: expected {expected}, found {text!r}")
             wish.limits[key] = text
+        elif f"{name}.{key}" in _SHAPES:
+            faults += _take_part(wish, f"{name}.{key}", text)
         else:
             wish.knobs[f"{name}.{key}"] = text
     return faults
+
+
+def _take_part(wish: Wish, name: str, text: str) -> list[str]:
+    shape, expected = _SHAPES[name]
+    wish.parts[name] = text
+    return [] if shape.match(text) else [f"{name}: expected {expected}, found {text!r}"]
+
+
+def _take_hold_back(wish: Wish, value: Any) -> list[str]:
+    if not isinstance(value, list):
+        return [f"hold_back: expected a list of beginnings of package names, found {_kind(value)}"]
+    wish.hold_back = [str(word) for word in value]
+    return [
+        f"hold_back: expected the beginning of a package's name such as linux-image, found {word!r}"
+        for word in value
+        if not isinstance(word, str) or not _PACKAGE.match(word)
+    ] + [
+        f"hold_back: {word} is given twice"
+        for word in sorted({w for w in wish.hold_back if wish.hold_back.count(w) > 1})
+    ]
 
 
 def _take_arguments(wish: Wish, value: Any) -> list[str]:

@@ -13,12 +13,11 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kern
     split_command_line,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_measurements import measurements
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_report import differences, report
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_settings import (
     RefusedError,
     apply_plan,
-    differences,
     make_plan,
-    report,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_wish import KernelError
 

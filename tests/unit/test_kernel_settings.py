@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import kernel_files
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_measurements import measurements
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_report import differences, report
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_settings import (
     RefusedError,
     apply_plan,
-    differences,
     make_plan,
-    report,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_wish import KernelError
 
