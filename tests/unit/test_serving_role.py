@@ -37,6 +37,7 @@ UNITS: dict[str, dict[str, Any]] = {
         "serving_options": {"enable_prefix_caching": False, "seed": None},
         "serving_environment": {"NOTE": 'it is "50 %"'},
         "serving_memory_max": "64G",
+        "serving_slice": "plumbline.slice",
     },
     "other-model": {"model_manifest_sha256": "def"},
 }
@@ -61,6 +62,7 @@ def sound(folder: Path) -> dict[str, Any]:
         "serving_options": {"enforce_eager": True},
         "serving_environment": {},
         "serving_memory_max": "",
+        "serving_slice": "",
     }
 
 
@@ -146,6 +148,7 @@ def test_the_unit_of_a_cpu_node(outcome: tuple[Outcome, Path]) -> None:
     assert values["Restart"] == ["always"]
     assert values["StartLimitIntervalSec"] == ["0"]
     assert values["KillMode"] == ["control-group"]
+    assert "Slice" not in values
     assert [program.split()[-0].rsplit("/", 1)[-1] for program in values["ExecStartPre"]] == [
         "python",
         "plumbline-verify-model",
@@ -161,6 +164,7 @@ def test_the_unit_of_a_gpu_node(outcome: tuple[Outcome, Path]) -> None:
     assert not any("VLLM_CPU" in entry or "TORCHDYNAMO" in entry for entry in values["Environment"])
     assert '"NOTE=it is \\"50 %%\\""' in values["Environment"]
     assert values["MemoryMax"] == ["64G"]
+    assert values["Slice"] == ["plumbline.slice"]
     assert "--no-enable-prefix-caching" in values["ExecStart"][0]
     assert "--seed" not in values["ExecStart"][0]
     assert '--url "http://[::1]:1/v1"' in values["ExecStartPost"][0]
