@@ -33,7 +33,7 @@ options:
     description: >-
       How long one answer may take, and how long a BMC that says 502, 503 or 504 is asked again (in the rhythm of its
       C(Retry-After)).
-    type: int
+    type: float
     default: 30
   system_id:
     description: C(Id) of the computer system. Needed only where the BMC manages several.

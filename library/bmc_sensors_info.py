@@ -303,7 +303,7 @@ def main() -> None:
             "password": {"type": "str", "default": "", "no_log": True},
             "ca_file": {"type": "path"},
             "validate_certs": {"type": "bool", "default": True},
-            "timeout_seconds": {"type": "int", "default": 30},
+            "timeout_seconds": {"type": "float", "default": 30},
             "system_id": {"type": "str", "default": ""},
             "log_entries_maximum": {"type": "int", "default": 500},
             "log_days": {"type": "int", "default": 30},

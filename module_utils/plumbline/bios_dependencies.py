@@ -114,7 +114,7 @@ def bounded(registry: Registry, state: Mapping[str, Value], name: str) -> tuple[
         if field and dependency.target == name and fires(registry, state, dependency):
             try:
                 changes[field] = int(dependency.value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 continue
             reasons.append(dependency)
     return replace(attribute, **changes), reasons  # type: ignore[arg-type]

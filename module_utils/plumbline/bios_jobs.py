@@ -14,6 +14,7 @@ from typing import Any
 from .bios_registry import listed
 from .redfish_client import RedfishClient, link
 from .redfish_connection import RedfishError
+from .redfish_document import address, items, mapping, text
 
 Json = dict[str, Any]
 WAIT, REFUSE, DELETE = "wait", "refuse", "delete"
@@ -58,10 +59,9 @@ def _job(document: Json, queue: bool) -> Job | None:
     state = str(document.get("JobState") or document.get("TaskState") or "")
     if not state or state.lower() in _ENDED:
         return None
-    payload = document.get("Payload") or {}
-    target = str(document.get("TargetSettingsURI") or payload.get("TargetUri") or "")
+    target = text(document, "TargetSettingsURI") or text(mapping(document, "Payload"), "TargetUri")
     about = " ".join(str(document.get(key) or "") for key in ("JobType", "Name", "Description"))
-    messages = [m for m in document.get("Messages") or [] if isinstance(m, dict)]
+    messages = items(document, "Messages")
     message = document.get("Message") or (messages[-1].get("Message") if messages else "")
     return Job(
         uri=str(document.get("@odata.id") or ""),
@@ -99,12 +99,11 @@ def open_jobs(client: RedfishClient, system: Json) -> list[Job]:
 
 def dell_queue(client: RedfishClient, system: Json) -> str:
     """Where an iDRAC keeps its job queue; empty on other BMCs."""
-    managers = (system.get("Links") or {}).get("ManagedBy") or []
+    managers = items(mapping(system, "Links"), "ManagedBy")
     if not managers:
-        managers = client.get_optional(link(client.root, "Managers")).get("Members") or []
+        managers = items(client.get_optional(link(client.root, "Managers")), "Members")
     for manager in managers:
-        uri = manager.get("@odata.id") if isinstance(manager, dict) else None
-        found = link(client.get_optional(uri), "Links", "Oem", "Dell", "Jobs")
+        found = link(client.get_optional(address(manager)), "Links", "Oem", "Dell", "Jobs")
         if found:
             return found
     return ""

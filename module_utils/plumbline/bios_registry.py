@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .redfish_document import items, mapping
+
 Value = Any  # str, int, bool or None, as JSON has it
 
 
@@ -231,15 +233,15 @@ class Registry:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Registry:
         """Read an `AttributeRegistry` document; entries without a name are left out."""
-        entries = document.get("RegistryEntries") or {}
+        entries = mapping(document, "RegistryEntries")
         attributes: dict[str, Attribute] = {}
-        for entry in entries.get("Attributes") or []:
+        for entry in items(entries, "Attributes"):
             name = entry.get("AttributeName")
             if isinstance(name, str) and name:
                 attributes[name] = _attribute(entry)
         dependencies = []
-        for entry in entries.get("Dependencies") or []:
-            dependency = _dependency(entry.get("Dependency") or {})
+        for entry in items(entries, "Dependencies"):
+            dependency = _dependency(mapping(entry, "Dependency"))
             if dependency is not None and entry.get("Type", "Map") == "Map":
                 dependencies.append(dependency)
         return cls(str(document.get("Id") or ""), attributes, dependencies)
@@ -265,7 +267,7 @@ class Registry:
 def _attribute(entry: Mapping[str, Any]) -> Attribute:
     options = tuple(
         Option(str(item.get("ValueName")), str(item.get("ValueDisplayName") or ""), item.get("ValueName"))
-        for item in entry.get("Value") or []
+        for item in items(entry, "Value")
         if item.get("ValueName") is not None
     )
     kind = entry.get("Type") or ("Enumeration" if options else "String")
@@ -293,13 +295,13 @@ def _number(value: Any) -> int | None:
         return None
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
 def _dependency(entry: Mapping[str, Any]) -> Dependency | None:
     target, prop = entry.get("MapToAttribute"), entry.get("MapToProperty")
-    terms = entry.get("MapFrom") or []
+    terms = items(entry, "MapFrom")
     if not target or not prop or not terms:
         return None
     conditions = []

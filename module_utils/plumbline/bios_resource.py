@@ -12,6 +12,7 @@ from .bios_registry import Registry, Value, listed
 from .bios_settings import BiosState, flatten, is_nested
 from .redfish_client import Answer, RedfishClient, link
 from .redfish_connection import RedfishError, error_text
+from .redfish_document import address, items, mapping, text, texts
 
 Json = dict[str, Any]
 # Where firmware keeps pending values that does not say so in @Redfish.Settings.
@@ -67,12 +68,11 @@ class BiosResource:
     def messages(self) -> dict[str, str]:
         """What the BMC said of single attributes when it last applied settings; good news left out."""
         found: dict[str, str] = {}
-        settings = self.document.get("@Redfish.Settings") or {}
-        for entry in settings.get("Messages") or []:
-            if not isinstance(entry, dict) or str(entry.get("Severity") or "OK") == "OK":
+        for entry in items(mapping(self.document, "@Redfish.Settings"), "Messages"):
+            if str(entry.get("Severity") or "OK") == "OK":
                 continue
-            for related in entry.get("RelatedProperties") or []:
-                found[str(related).rsplit("/", 1)[-1]] = str(entry.get("Message") or entry.get("MessageId") or "")
+            for related in texts(entry, "RelatedProperties"):
+                found[related.rsplit("/", 1)[-1]] = text(entry, "Message", "MessageId")
         return found
 
 
@@ -97,15 +97,14 @@ def read_bios(client: RedfishClient, system_id: str = "") -> BiosResource:
         )
     registry, registry_uri, warnings = read_registry(client, document, uri)
     settings_uri, settings, etag = _read_settings(client, uri, document)
-    annotation = document.get("@Redfish.Settings") or {}
-    state = BiosState(flatten(attributes), flatten(settings.get("Attributes") or {}), registry)
+    state = BiosState(flatten(attributes), flatten(mapping(settings, "Attributes")), registry)
     return BiosResource(
         system=system,
         uri=uri,
         document=document,
         settings_uri=settings_uri,
         settings_etag=etag,
-        apply_times=[str(item) for item in annotation.get("SupportedApplyTimes") or []],
+        apply_times=texts(mapping(document, "@Redfish.Settings"), "SupportedApplyTimes"),
         nested=is_nested(attributes),
         state=state,
         registry_uri=registry_uri,
@@ -133,7 +132,7 @@ def read_registry(client: RedfishClient, bios: Json, bios_uri: str) -> tuple[Reg
     """Find and read the attribute registry of a Bios resource: the registry (None without one), its address, warnings."""
     wanted = str(bios.get("AttributeRegistry") or "")
     collection = client.get_optional(link(client.root, "Registries"))
-    uris = [str(m["@odata.id"]) for m in collection.get("Members") or [] if isinstance(m, dict) and m.get("@odata.id")]
+    uris = [uri for uri in map(address, items(collection, "Members")) if uri]
     for uri in _likely(wanted, uris):
         document = client.get_optional(uri)
         if document.get("RegistryEntries"):
@@ -168,7 +167,7 @@ def _likely(wanted: str, uris: list[str]) -> list[str]:
 
 
 def _locations(document: Json) -> list[str]:
-    entries = [item for item in document.get("Location") or [] if isinstance(item, dict)]
+    entries = items(document, "Location")
     english = [item for item in entries if str(item.get("Language") or "en").lower().startswith("en")]
     found = []
     for item in english or entries:
@@ -302,7 +301,7 @@ def read_bios_values(client: RedfishClient, bios: BiosResource) -> BiosResource:
     document = client.get(bios.uri)
     settings, etag = client.get_with_etag(bios.settings_uri) if bios.settings_uri else ({}, "")
     state = BiosState(
-        flatten(document.get("Attributes") or {}), flatten(settings.get("Attributes") or {}), bios.state.registry
+        flatten(mapping(document, "Attributes")), flatten(mapping(settings, "Attributes")), bios.state.registry
     )
     return BiosResource(
         system=bios.system,

@@ -22,6 +22,8 @@ Json = dict[str, Any]
 # What a BMC answers for a resource or a method that it lists but does not serve.
 MISSING = (404, 405, 501)
 PRECONDITION = (412, 428)
+# A collection with more pages has no end: firmware that counts up and never says that there is nothing left.
+_MOST_PAGES = 1000
 
 
 @dataclass
@@ -161,6 +163,11 @@ class RedfishClient:
         seen: set[str] = set()
         while next_uri and next_uri not in seen:
             seen.add(next_uri)
+            if len(seen) > _MOST_PAGES:
+                raise RedfishError(
+                    f"The BMC at {self.options.base_url} was expected to end the list {collection_uri}, but it has more than"
+                    f" {_MOST_PAGES} pages: restart the BMC, or update its firmware"
+                )
             page = self.get_optional(next_uri)
             uris = [address(member) for member in items(page, "Members")]
             result += [document for document in map(self.get_optional, uris) if document]
@@ -281,11 +288,7 @@ class RedfishClient:
 
 def link(document: Mapping[str, Any], *names: str) -> str:
     """The `@odata.id` behind nested members, e.g. `link(system, "Bios")`; empty where there is none."""
-    current: Any = document
-    for name in names:
-        current = current.get(name) if isinstance(current, Mapping) else None
-    uri = current.get("@odata.id") if isinstance(current, Mapping) else None
-    return str(uri) if uri else ""
+    return address(document, *names)
 
 
 def etag_forms(etag: str) -> list[str]:

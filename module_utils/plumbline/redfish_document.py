@@ -20,6 +20,12 @@ def items(document: Any, name: str) -> list[Json]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
+def texts(document: Any, name: str) -> list[str]:
+    """The members of an array of texts, numbers as text; empty where there is none."""
+    found = document.get(name) if isinstance(document, dict) else None
+    return [str(one) for one in found if isinstance(one, (str, int))] if isinstance(found, list) else []
+
+
 def text(document: Any, *names: str) -> str:
     """The first of these members that has a text or a number, as text; empty where none has."""
     for name in names:

@@ -7,11 +7,12 @@ not know of a part is None, never a guess. Units are in the names.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 from typing import Any
 
 from .firmware_staged import staged_for
 from .redfish_client import RedfishClient, link
-from .redfish_document import items
+from .redfish_document import address, items, mapping
 
 Json = dict[str, Any]
 _MIB = 1024 * 1024
@@ -19,7 +20,8 @@ _GIB = 1024 * _MIB
 
 
 def _number(value: Any) -> float | None:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    # Python's JSON knows Infinity, and takes 1e999 for it.
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value) else None
 
 
 def _status(document: Json, key: str) -> str:
@@ -36,8 +38,7 @@ def _text(document: Json, *keys: str) -> str:
 
 def system_summary(client: RedfishClient, system: Json) -> Json:
     """Maker, model, power and POST state, BIOS version, and the BMC's own version."""
-    memory = system.get("MemorySummary") or {}
-    processors = system.get("ProcessorSummary") or {}
+    memory, processors = mapping(system, "MemorySummary"), mapping(system, "ProcessorSummary")
     total_gib = _number(memory.get("TotalSystemMemoryGiB"))
     return {
         "id": _text(system, "Id"),
@@ -48,7 +49,7 @@ def system_summary(client: RedfishClient, system: Json) -> Json:
         "serial_number": _text(system, "SerialNumber"),
         "host_name": _text(system, "HostName"),
         "power_state": _text(system, "PowerState"),
-        "boot_state": _text(system.get("BootProgress") or {}, "LastState"),
+        "boot_state": _text(mapping(system, "BootProgress"), "LastState"),
         "health": _status(system, "HealthRollup") or _status(system, "Health"),
         "bios_version": _text(system, "BiosVersion"),
         "processors": processors.get("Count"),
@@ -78,8 +79,9 @@ def memory_modules(client: RedfishClient, system: Json) -> list[Json]:
     """
     result = []
     for module in client.members(link(system, "Memory")):
-        place = module.get("MemoryLocation") or {}
-        allowed = [speed for speed in module.get("AllowedSpeedsMHz") or [] if _number(speed)]
+        place = mapping(module, "MemoryLocation")
+        speeds = module.get("AllowedSpeedsMHz")
+        allowed = [speed for speed in speeds if _number(speed)] if isinstance(speeds, list) else []
         capacity = _number(module.get("CapacityMiB"))
         absent = _status(module, "State") == "Absent" or capacity == 0
         result.append(
@@ -108,9 +110,8 @@ def memory_modules(client: RedfishClient, system: Json) -> list[Json]:
 
 
 def _devices(client: RedfishClient, system: Json) -> Iterable[Json]:
-    listed = system.get("PCIeDevices")
-    if isinstance(listed, list) and listed:
-        uris = dict.fromkeys(str(item.get("@odata.id")) for item in listed if isinstance(item, dict))
+    uris = dict.fromkeys(uri for uri in map(address, items(system, "PCIeDevices")) if uri)
+    if uris:
         yield from (document for document in map(client.get_optional, uris) if document)
         return
     for chassis in _chassis(client, system):
@@ -121,7 +122,7 @@ def pcie_devices(client: RedfishClient, system: Json) -> list[Json]:
     """The PCIe devices with the link that the BMC sees: `pcie_type` is the present generation, `max_pcie_type` the highest."""
     result = []
     for device in _devices(client, system):
-        interface = device.get("PCIeInterface") or {}
+        interface = mapping(device, "PCIeInterface")
         result.append(
             {
                 "id": _text(device, "Id"),
@@ -143,8 +144,7 @@ def pcie_devices(client: RedfishClient, system: Json) -> list[Json]:
 
 
 def _chassis(client: RedfishClient, system: Json) -> list[Json]:
-    links = (system.get("Links") or {}).get("Chassis") or []
-    uris = [str(item["@odata.id"]) for item in links if isinstance(item, dict) and item.get("@odata.id")]
+    uris = [uri for uri in map(address, items(mapping(system, "Links"), "Chassis")) if uri]
     if uris:
         return [document for document in map(client.get_optional, uris) if document]
     return client.members(link(client.root, "Chassis"))

@@ -9,6 +9,7 @@ from typing import Any
 
 from .redfish_client import Json, RedfishClient
 from .redfish_connection import RedfishError
+from .redfish_document import items, mapping, text, texts
 
 ON, OFF = "On", "Off"
 # BootProgress.LastState once the firmware has handed over.
@@ -50,7 +51,7 @@ class Machine:
     @property
     def boot(self) -> str:
         """BootProgress.LastState; empty where the BMC has none."""
-        return str((self.system.get("BootProgress") or {}).get("LastState") or "")
+        return text(mapping(self.system, "BootProgress"), "LastState")
 
 
 def read_machine(client: RedfishClient, system_id: str = "") -> Machine:
@@ -60,20 +61,20 @@ def read_machine(client: RedfishClient, system_id: str = "") -> Machine:
         RedfishError: the BMC offers no reset action.
     """
     system = client.system(system_id)
-    action = (system.get("Actions") or {}).get("#ComputerSystem.Reset") or {}
-    target = action.get("target")
+    action = mapping(system, "Actions", "#ComputerSystem.Reset")
+    target = text(action, "target")
     if not target:
         raise RedfishError(
             f"The BMC at {client.options.base_url} offers no ComputerSystem.Reset for system {system.get('Id')}:"
             " give the account a role that may restart the machine"
         )
-    allowed = action.get("ResetType@Redfish.AllowableValues")
-    if not allowed and action.get("@Redfish.ActionInfo"):
-        info = client.get_optional(action["@Redfish.ActionInfo"])
-        for parameter in info.get("Parameters") or []:
+    allowed = texts(action, "ResetType@Redfish.AllowableValues")
+    if not allowed:
+        info = client.get_optional(text(action, "@Redfish.ActionInfo"))
+        for parameter in items(info, "Parameters"):
             if parameter.get("Name") == "ResetType":
-                allowed = parameter.get("AllowableValues")
-    return Machine(system, str(target), [str(item) for item in allowed or []])
+                allowed = texts(parameter, "AllowableValues")
+    return Machine(system, target, allowed)
 
 
 def choose(machine: Machine, *wanted: str) -> str:
