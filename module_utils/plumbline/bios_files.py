@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .bios_golden import GoldenFileError
+from .bios_text import TextError, parse
 
 # A backup holds serial numbers and addresses, but no secret.
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o750
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_document(path: str) -> Any:
@@ -27,19 +24,18 @@ def read_document(path: str) -> Any:
     """
     file = Path(path).expanduser()
     try:
-        text = file.read_text(encoding="utf-8")
-        # JSON first: it is what we write, and read many times as fast.
-        with contextlib.suppress(ValueError):
-            return json.loads(text)
-        return yaml.load(text, Loader=_LOADER)  # noqa: S506 - a safe loader, in C
+        return parse(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise GoldenFileError(
             f"The golden file {path} cannot be read on the controller ({error.strerror}): write one with"
             " playbooks/bios_backup.yml, or correct its path"
         ) from None
-    except (ValueError, yaml.YAMLError) as error:
-        detail = " ".join(str(error).split())[:300]
-        raise GoldenFileError(f"The golden file {path} is neither JSON nor YAML: {detail}") from None
+    except TextError as error:
+        raise GoldenFileError(
+            f"The golden file {path} {error}: write it again with playbooks/bios_backup.yml"
+        ) from None
+    except UnicodeError as error:
+        raise GoldenFileError(f"The golden file {path} is no text in UTF-8: {error}") from None
 
 
 def as_text(document: Any) -> str:

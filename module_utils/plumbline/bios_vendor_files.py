@@ -7,13 +7,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from .bios_text import TextError, parse
 from .bios_vendor_data import Json, VendorDataError, checked, merged, strange_words
 
 # plugins/module_utils/plumbline/ of the collection; data/ lies beside plugins/.
 _SHIPPED = Path(__file__).parents[3] / "data" / "bios_vendors"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load_mappings(site_files: Sequence[str] = ()) -> list[Json]:
@@ -58,12 +56,13 @@ def read_yaml(path: Path) -> Any:
         VendorDataError: the file cannot be read or is not YAML.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506 - a safe loader, in C
+        return parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         raise VendorDataError(
             f"The file {path} with a vendor's BIOS mapping cannot be read on the controller ({reason}): correct bios_vendor_files"
         ) from None
-    except (UnicodeError, yaml.YAMLError) as error:
-        detail = " ".join(str(error).split())[:300]
-        raise VendorDataError(f"The file {path} with a vendor's BIOS mapping is not YAML: {detail}") from None
+    except TextError as error:
+        raise VendorDataError(f"The file {path} with a vendor's BIOS mapping {error}") from None
+    except UnicodeError as error:
+        raise VendorDataError(f"The file {path} with a vendor's BIOS mapping is no text in UTF-8: {error}") from None

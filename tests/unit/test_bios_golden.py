@@ -205,6 +205,31 @@ def test_files_are_written_whole_and_for_their_owner_only(tmp_path: Path) -> Non
         write_document(str(path / "below"), {})
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"attributes": {"A": "x", "A": "y"}}', 'has the key "A" twice: keep one'),
+        ("attributes:\n  A: x\n  B: y\n  A: z\n", 'has the key "A" twice (line 4): keep one'),
+        (
+            '{\n  "attributes": {\n    "A": "x"',
+            "is not whole JSON, as a file that was cut (Expecting ',' delimiter: line 3",
+        ),
+        ('{"a":' * 20_000, "is nested too deep"),
+        ("attributes: !!python/object/apply:os.system [exit]", "could not determine a constructor"),
+        ("attributes: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n", "could not determine a constructor"),
+        (b"\xff\xfe", "is no text in UTF-8"),
+    ],
+)
+def test_a_file_that_was_cut_or_says_a_thing_twice_is_refused(tmp_path: Path, text: str | bytes, words: str) -> None:
+    path = tmp_path / "golden.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(GoldenFileError) as caught:
+        read_document(str(path))
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"The golden file {path} ")
+    assert "\n" not in str(caught.value)
+
+
 def document(host: str, **attributes: Any) -> Golden:
     return Golden(attributes, origin=host, host=host, display_names={"Turbo": "Turbo Mode"}, read_only=("Info",))
 

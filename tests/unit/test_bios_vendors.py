@@ -154,7 +154,10 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
             'logical.turbo has no value "enable": expected one of',
         ),
         ("{vendor: New, logical: {}}", "the vendor New is new"),
-        ("{vendor: [", "is not YAML"),
+        ("{vendor: [", "is neither JSON nor YAML"),
+        ("vendor: HPE\nlogical: {}\nvendor: Dell\n", 'has the key "vendor" twice (line 3): keep one'),
+        ("{vendor: HPE, logical: {turbo: {enabled: [{A: [b]}], enabled: [{C: [d]}]}}}", 'has the key "enabled" twice'),
+        ("\xff", "expected a mapping with vendor and logical"),
         (None, "cannot be read on the controller (No such file or directory)"),
     ],
 )
