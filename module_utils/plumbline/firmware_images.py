@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -57,7 +58,7 @@ def parse_images(entries: Sequence[Mapping[str, Any]]) -> list[Image]:
     """
     problems: list[str] = []
     images: list[Image] = []
-    for number, entry in enumerate(entries, start=1):
+    for number, entry in enumerate(entries):
         where = f"firmware_images[{number}] ({entry.get('component') or 'no component'})"
         found = _entry_problems(entry)
         problems += [f"{where}: {text}" for text in found]
@@ -66,9 +67,9 @@ def parse_images(entries: Sequence[Mapping[str, Any]]) -> list[Image]:
                 Image(
                     component=str(entry["component"]),
                     version=str(entry["version"]),
-                    file=str(entry.get("file") or ""),
-                    uri=str(entry.get("uri") or ""),
-                    sha256=str(entry.get("sha256") or "").lower(),
+                    file=str(entry.get("file") or "").strip(),
+                    uri=str(entry.get("uri") or "").strip(),
+                    sha256=str(entry.get("sha256") or "").strip().lower(),
                     targets=tuple(str(uri) for uri in entry.get("targets") or ()),
                     kind=str(entry.get("kind") or "auto"),
                 )
@@ -93,7 +94,7 @@ def _entry_problems(entry: Mapping[str, Any]) -> list[str]:
         problems.append(
             f"version should be a quoted text (YAML reads 1.10 as 1.1), found {'nothing' if version is None else version}"
         )
-    file, uri, sha256 = (str(entry.get(key) or "") for key in ("file", "uri", "sha256"))
+    file, uri, sha256 = (str(entry.get(key) or "").strip() for key in ("file", "uri", "sha256"))
     if bool(file) == bool(uri):
         problems.append(
             "exactly one of file (on the controller, uploaded) and uri (fetched by the BMC) is expected, found "
@@ -113,7 +114,10 @@ def _entry_problems(entry: Mapping[str, Any]) -> list[str]:
 
 def _uri_problems(uri: str, sha256: str) -> list[str]:
     problems = []
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # as of brackets around what is no IPv6 address
+        parts = urlsplit("")
     if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
         problems.append(f"uri should be like https://images.example/bios.bin, found {uri.rsplit('@', maxsplit=1)[-1]}")
     if parts.username or parts.password:
@@ -148,6 +152,9 @@ def check_file(image: Image) -> FileState:
     digest = hashlib.sha256()
     size = modified = 0
     try:
+        # A pipe or a device would be waited for, or read, without an end.
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise OSError(errno.EINVAL, "it is no regular file")
         with path.open("rb") as stream:
             modified = os.fstat(stream.fileno()).st_mtime_ns
             while block := stream.read(_CHUNK_BYTES):

@@ -6,6 +6,7 @@ Every failure becomes one sentence: what was tried, what was expected, what was 
 from __future__ import annotations
 
 import re
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,7 @@ class ConnectionOptions:
 
     def problem(self) -> str:
         """One sentence about what is wrong with these options; empty where nothing is."""
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("https", "http") or not parts.hostname:
+        if not _is_address(self.base_url):
             return (
                 f'The address of the BMC must be like https://bmc.example:443, found "{self.base_url}":'
                 " set bmc_host to the BMC's name or address"
@@ -69,12 +69,38 @@ class ConnectionOptions:
                 )
         if self.timeout_seconds <= 0:
             return f"bmc_timeout_seconds must be above 0, found {self.timeout_seconds:g}"
-        if self.validate_certs and self.ca_file and not Path(self.ca_file).is_file():
+        found = _ca_problem(self.ca_file) if self.validate_certs and self.ca_file else ""
+        if found:
             return (
-                f"The CA file {self.ca_file} for {self.base_url} does not exist on the controller:"
-                " correct bmc_ca_file, or leave it unset to trust the system's CAs"
+                f"The CA file {self.ca_file} for {self.base_url} {found}: correct bmc_ca_file, or leave it unset to trust the"
+                " system's CAs"
             )
         return ""
+
+
+def _is_address(url: str) -> bool:
+    """Whether this can be the address of a service: a scheme, a host and a port that is a number."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("https", "http") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # as of brackets around what is no IPv6 address
+        return False
+
+
+def _ca_problem(file: str) -> str:
+    """What keeps a CA file from being used, for a sentence; empty where nothing does."""
+    path = Path(file)
+    if not path.exists():
+        return "does not exist on the controller"
+    if not path.is_file():
+        return "is no file but a folder or a device: expected a PEM file"
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=file)
+    except ssl.SSLError:
+        return "holds no whole certificate: expected PEM (-----BEGIN CERTIFICATE-----), perhaps it was cut or is DER"
+    except OSError as error:
+        return f"cannot be read on the controller ({error.strerror})"
+    return ""
 
 
 def error_text(body: Any) -> str:
@@ -136,9 +162,9 @@ def _explain_connection(error: Exception, options: ConnectionOptions, verb: str,
         )
     broken = any(word in lower for word in TLS_BROKEN)
     if not broken and ("certificate" in lower or "sslerror" in lower or "[ssl" in lower):
-        trusted = options.ca_file or "the system's CAs"
+        trusted = f"{options.ca_file} vouches for" if options.ca_file else "the system's CAs vouch for"
         return RedfishError(
-            f"The certificate of the BMC at {host} was not accepted: expected one that {trusted} vouches for, found"
+            f"The certificate of the BMC at {host} was not accepted: expected one that {trusted}, found"
             f" {_tls_reason(text)}; set bmc_ca_file to the CA that signed it (or, on a network that you trust,"
             " bmc_validate_certs to false)"
         )

@@ -144,11 +144,31 @@ def test_a_missing_ca_file_is_named_before_anything_is_sent(bmc: RunningBmc) -> 
     assert "does not exist" in text
 
 
+def test_a_ca_file_that_is_none_says_what_it_is(bmc: RunningBmc, tmp_path: Path) -> None:
+    whole = Path(bmc.ca_file).read_text()
+    for content, words in (
+        ("", "holds no whole certificate"),
+        (whole[: len(whole) // 2], "holds no whole certificate"),
+        ("0\x82\x01", "holds no whole certificate"),
+        (None, "is no file but a folder or a device"),
+    ):
+        path = tmp_path
+        if content is not None:
+            path = tmp_path / "ca.pem"
+            path.write_text(content)
+        text = failure(login(bmc, ca_file=str(path)))
+        assert f"The CA file {path} for {bmc.base_url} {words}" in text
+        assert "correct bmc_ca_file" in text
+    assert options(bmc, ca_file=str(tmp_path), validate_certs=False).problem() == ""
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [
         ({"base_url": "bmc.example"}, "bmc_host"),
         ({"base_url": "https://"}, "bmc_host"),
+        ({"base_url": "https://[https://10.0.0.7]:443"}, "bmc_host"),
+        ({"base_url": "https://10.0.0.7:port"}, "bmc_host"),
         ({"username": ""}, "bmc_username"),
         ({"password": ""}, "bmc_password"),
         ({"timeout_seconds": 0}, "bmc_timeout_seconds"),

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.firmware_images import FirmwareError
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.firmware_images import (
+    FirmwareError,
+    parse_images,
+)
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import judge_all
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_connection import RedfishError
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_upload import UploadBody, multipart
@@ -192,7 +195,10 @@ def test_a_host_is_never_restarted_by_an_update_unless_that_is_allowed(times: li
         ({"sha256": "abc"}, "should be 64 hexadecimal digits, found abc"),
         ({"sha256": "0" * 64}, "it is damaged, truncated or another one"),
         ({"file": "/nowhere/bios.img"}, "cannot be read on the controller (No such file or directory)"),
+        ({"file": "/dev/zero"}, "cannot be read on the controller (it is no regular file)"),
+        ({"file": "/"}, "cannot be read on the controller (Is a directory)"),
         ({"uri": "https://images.example/x"}, "exactly one of file"),
+        ({"file": "", "uri": "http://[::1/x", "sha256": ""}, "uri should be like https://"),
         ({"file": "", "uri": "ftp://images.example/x", "sha256": ""}, "uri should be like https://"),
         ({"file": "", "uri": "https://me:secret@images.example/x", "sha256": ""}, "must hold no password"),
         ({"file": "", "uri": "https://images.example/x"}, "sha256 cannot be checked"),
@@ -209,6 +215,14 @@ def test_a_wrong_image_entry_is_one_sentence_and_changes_nothing(
     assert words in str(caught.value)
     assert "secret" not in str(caught.value)
     assert bmc.service.tasks.ids() == []
+
+
+def test_blanks_around_a_checksum_do_not_count_and_entries_are_numbered_as_preflight_does(tmp_path: Path) -> None:
+    entry = image_file(tmp_path, "BIOS", "05.12.00")
+    image = parse_images([{**entry, "sha256": f" {entry['sha256'].upper()}\n"}])[0]
+    assert image.sha256 == entry["sha256"]
+    with pytest.raises(FirmwareError, match=r"firmware_images\[1\] \(BMC\): exactly one of file"):
+        parse_images([entry, {"component": "BMC", "version": "1"}])
 
 
 def test_wishes_that_contradict_each_other_are_refused(bmc: RunningBmc, tmp_path: Path) -> None:
