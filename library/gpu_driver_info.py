@@ -48,6 +48,57 @@ options:
     description: Name of the distribution, for messages.
     type: str
     default: this distribution
+  package_manager:
+    description: How the distribution installs packages.
+    type: str
+    choices: [apt, dnf]
+    default: apt
+  packages_open:
+    description:
+      - Packages in place of O(packages) where the GPUs run on open kernel modules. In both lists C({branch}) stands for the branch
+        of O(version).
+    type: list
+    elements: str
+    default: []
+  kernel_modules:
+    description:
+      - The kind of kernel modules. V(auto) takes the open ones for Turing and newer, known by their PCI device ids, and keeps the
+        other kind where it is installed and works.
+    type: str
+    choices: [auto, open, proprietary]
+    default: auto
+  fabric_manager:
+    description: Whether the fabric manager is wanted. V(auto) wants it where there are NVSwitches on the PCI bus.
+    type: str
+    choices: [auto, always, never]
+    default: auto
+  fabric_packages:
+    description: Names that its package may have, best first; the first one that can be had is taken, in the driver's version.
+    type: list
+    elements: str
+    default: []
+  source_file:
+    description: File that tells the package manager of a further source.
+    type: str
+    default: ""
+  source_content:
+    description: What O(source_file) is to hold. Empty means that there is no further source.
+    type: str
+    default: ""
+  power_limit_watts:
+    description: Power limit of every GPU, in W. V(0) leaves it alone.
+    type: float
+    default: 0
+  compute_mode:
+    description: Compute mode of every GPU. Empty leaves it alone.
+    type: str
+    choices: ["", default, exclusive_process, prohibited]
+    default: ""
+  ecc:
+    description: Whether the GPUs' memory is to correct errors. Empty leaves it alone. A change needs a restart.
+    type: str
+    choices: ["", enabled, disabled]
+    default: ""
   container:
     description:
       - Whether the node is a container. It is given some of the GPUs that its PCI bus shows, and cannot read its host's kernel log, so
@@ -88,7 +139,8 @@ EXAMPLES = r"""
 RETURN = r"""
 seen:
   description:
-    - What the node says. C(gpus) and C(nvswitches) (PCI addresses), C(running_kernel), C(next_kernel), C(loaded_version),
+    - What the node says. C(gpus) and C(nvswitches) (PCI addresses), C(gpu_devices) (their device ids), C(fabric_manager) (its version),
+      C(services), C(running_kernel), C(next_kernel), C(loaded_version),
       C(loaded_open), C(loaded_parameters), C(module_name), C(module_file), C(module_version), C(module_signer),
       C(module_parameters) (V(null) when they could not be asked for), C(packages), C(available), C(headers_installed),
       C(secure_boot) (V(enabled), V(disabled), V(unsupported), V(unknown)), C(nouveau_loaded).
@@ -96,7 +148,9 @@ seen:
   type: dict
   sample: {gpus: ["0000:17:00.0"], loaded_version: 535.261.03, module_name: nvidia-current, secure_boot: disabled}
 differences:
-  description: What differs from the wish, out of V(packages), V(module), V(hold), V(modprobe), V(initramfs).
+  description:
+    - What differs from the wish, out of V(packages), V(source), V(module), V(hold), V(services), V(modprobe), V(initramfs), V(modes),
+      V(ecc).
   returned: always
   type: list
   elements: str
@@ -118,6 +172,56 @@ install:
   type: list
   elements: str
   sample: [nvidia-kernel-dkms=535.261.03-1, nvidia-smi=535.261.03-1]
+packages:
+  description: The packages of this node's driver, the fabric manager's included.
+  returned: always
+  type: list
+  elements: str
+  sample: [nvidia-kernel-open-dkms, nvidia-driver-cuda]
+kernel_modules:
+  description: The kind of kernel modules that was chosen; empty where the inventory names the packages itself.
+  returned: always
+  type: str
+  sample: open
+hold_command:
+  description: What keeps the packages at their version.
+  returned: always
+  type: list
+  elements: str
+  sample: [apt-mark, hold, nvidia-smi]
+initramfs_command:
+  description: What makes the initramfs of the next kernel anew.
+  returned: always
+  type: list
+  elements: str
+  sample: [update-initramfs, -u, -k, 6.1.0-27-amd64]
+services_off:
+  description: Services of the driver that do not start with the machine and should.
+  returned: always
+  type: list
+  elements: str
+  sample: []
+mode_unit:
+  description: Path of the unit that sets power limit and compute mode after every boot.
+  returned: always
+  type: str
+  sample: /etc/systemd/system/plumbline-gpu-modes.service
+mode_unit_content:
+  description: What it should hold; empty when there should be none.
+  returned: always
+  type: str
+  sample: ""
+mode_commands:
+  description: Commands to run once, for ECC, and for what an earlier run set and nobody wishes any more.
+  returned: always
+  type: list
+  elements: list
+  sample: [[nvidia-smi, -i, "0000:17:00.0", -e, "1"]]
+ecc_waits:
+  description: Whether the wished ECC mode is not in force.
+  returned: always
+  type: bool
+  sample: false
 modprobe_file:
   description: Path of the file for modprobe.
   returned: always
@@ -129,7 +233,7 @@ modprobe_content:
   type: str
   sample: "blacklist nouveau\n"
 restart_due:
-  description: Whether the module or its options were written after the machine booted.
+  description: Whether the module or its options were written after the machine booted, or another ECC mode is wished than is in force.
   returned: always
   type: bool
   sample: false
@@ -162,6 +266,7 @@ measurements:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.distribution_packages import APT, DNF
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_driver import (
     ask_driver,
     kernel_log,
@@ -172,6 +277,8 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_
     measurements,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_driver_plan import DriverWish, make_plan
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_modes import COMPUTE_MODES, ECC_MODES
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_packages import asked_packages, resolve
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.nvlink_health import (
     ask_links,
     link_measurements,
@@ -186,6 +293,16 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "cuda_version": {"type": "raw", "default": ""},
     "can_install": {"type": "bool", "default": True},
     "distribution": {"type": "str", "default": "this distribution"},
+    "package_manager": {"type": "str", "choices": [APT, DNF], "default": APT},
+    "packages_open": {"type": "list", "elements": "str", "default": []},
+    "kernel_modules": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
+    "fabric_manager": {"type": "str", "choices": ["auto", "always", "never"], "default": "auto"},
+    "fabric_packages": {"type": "list", "elements": "str", "default": []},
+    "source_file": {"type": "str", "default": ""},
+    "source_content": {"type": "str", "default": ""},
+    "power_limit_watts": {"type": "float", "default": 0},
+    "compute_mode": {"type": "str", "choices": ["", *COMPUTE_MODES], "default": ""},
+    "ecc": {"type": "str", "choices": ["", *ECC_MODES], "default": ""},
     "container": {"type": "bool", "default": False},
     "root": {"type": "path", "default": "/"},
 }
@@ -222,10 +339,15 @@ def main() -> None:
         can_install=params["can_install"],
         distribution=params["distribution"],
         container=params["container"],
+        manager=params["package_manager"],
+        **{name: params[name] for name in ("packages_open", "kernel_modules", "fabric_manager", "fabric_packages")},
+        **{name: params[name] for name in ("source_file", "source_content")},
+        **{name: params[name] for name in ("power_limit_watts", "compute_mode", "ecc")},
     )
-    seen = observe(tree, runner, wish.packages)
-    plan = make_plan(tree, seen, wish)
+    seen = observe(tree, runner, asked_packages(wish), wish.manager)
+    wish = resolve(seen, wish)
     answer = ask_driver(runner)
+    plan = make_plan(tree, seen, wish, answer["smi"])
     log = kernel_log(runner)
     measured = measurements(seen, answer, log, wish) if seen["gpus"] else absent("no NVIDIA device on the PCI bus")
     if answer["smi"]:

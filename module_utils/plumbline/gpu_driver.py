@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .distribution_packages import APT, available, headers_package, initramfs, installed, newer_default
 from .node import nvidia_gpus
 from .nvidia_smi import SmiError, parse_smi
 from .nvidia_xid import find_xids
@@ -22,28 +23,36 @@ _SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e
 _PATIENCE_SECONDS = 90
 _NVSWITCH_CLASS = 0x0680
 _NVIDIA = 0x10DE
+_DEVICES = "/sys/bus/pci/devices"
+PERSISTENCE_SERVICE, FABRIC_SERVICE = "nvidia-persistenced", "nvidia-fabricmanager"
 _LOADED = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d+(?:\.\d+)+)")
 # Debian renames the module (nvidia-current), Ubuntu and Enterprise Linux do not.
 _MODULE = re.compile(
     r"^(\S*/|)(nvidia(?:-current|-tesla|-tesla-\d+|-legacy-\w+)?(?:-open)?)\.ko(?:\.\w+)?:", re.MULTILINE
 )
-_POLICY = re.compile(r"^ *(\S+) *\| *(\S+) *\|")
 # The driver calls these parameters of its module by another name in /proc/driver/nvidia/params.
 _ALIASES = {"RestrictProfilingToAdminUsers": "RmProfilingAdminOnly"}
 
 
-def observe(tree: Tree, run: Runner | None, packages: list[str]) -> dict[str, Any]:
-    """Everything that can be seen; without *run* (a captured tree) what commands would say is empty."""
-    kernel = next_kernel(tree)
+def observe(tree: Tree, run: Runner | None, packages: list[str], manager: str = APT) -> dict[str, Any]:
+    """Everything that can be seen; without *run* (a captured tree) what commands would say is empty.
+
+    *manager* is how the distribution installs: `apt` or `dnf`.
+    """
+    kernel = newer_default(run, manager) or next_kernel(tree)
     module_file, module_name = built_module(tree, kernel)
-    headers = f"linux-headers-{kernel}"
+    headers = headers_package(manager, kernel)
     version_text = tree.text("/proc/driver/nvidia/version") or ""
     loaded = _LOADED.search(version_text)
     module_version, module_signer, parameters = _module(run, kernel, module_name) if module_name else ("", "", None)
     asked = [*packages, headers] if packages else []
+    gpus, switches = nvidia_gpus(tree), _nvswitches(tree)
     return {
-        "gpus": nvidia_gpus(tree),
-        "nvswitches": _nvswitches(tree),
+        "gpus": gpus,
+        "gpu_devices": {address: tree.integer(f"{_DEVICES}/{address}/device") for address in gpus},
+        "nvswitches": switches,
+        "fabric_manager": _fabric_manager(run) if switches else "",
+        "services": _services(run, switches) if gpus else {},
         "running_kernel": tree.text("/proc/sys/kernel/osrelease") or "",
         "next_kernel": kernel,
         "headers_package": headers,
@@ -59,8 +68,8 @@ def observe(tree: Tree, run: Runner | None, packages: list[str]) -> dict[str, An
         "module_version": module_version,
         "module_signer": module_signer,
         "module_parameters": parameters,
-        "packages": _installed(run, asked),
-        "available": _available(run, asked),
+        "packages": installed(run, manager, asked),
+        "available": available(run, manager, asked),
     }
 
 
@@ -162,9 +171,9 @@ def changed_since_boot(tree: Tree, paths: list[str]) -> bool:
     return False
 
 
-def initramfs_is_older(tree: Tree, kernel: str) -> bool:
+def initramfs_is_older(tree: Tree, kernel: str, manager: str = APT) -> bool:
     """Whether the initramfs of a kernel was made before Plumbline's modprobe file, and so holds none or an old one."""
-    return tree.exists(MODPROBE) and 0 < _modified(tree, f"/boot/initrd.img-{kernel}") < _modified(tree, MODPROBE)
+    return tree.exists(MODPROBE) and 0 < _modified(tree, initramfs(manager, kernel)) < _modified(tree, MODPROBE)
 
 
 def upstream(version: str) -> str:
@@ -185,13 +194,32 @@ def _modified(tree: Tree, path: str) -> float:
 
 
 def _nvswitches(tree: Tree) -> list[str]:
-    base = "/sys/bus/pci/devices"
     return [
         address
-        for address in tree.names(base)
-        if tree.integer(f"{base}/{address}/vendor") == _NVIDIA
-        and (tree.integer(f"{base}/{address}/class") or 0) >> 8 == _NVSWITCH_CLASS
+        for address in tree.names(_DEVICES)
+        if tree.integer(f"{_DEVICES}/{address}/vendor") == _NVIDIA
+        and (tree.integer(f"{_DEVICES}/{address}/class") or 0) >> 8 == _NVSWITCH_CLASS
     ]
+
+
+def _fabric_manager(run: Runner | None) -> str:
+    """The fabric manager's own version; empty where there is none."""
+    if run is None:
+        return ""
+    _, out, err = run(["timeout", "-k", "5", "20", "nv-fabricmanager", "--version"])
+    found = re.search(r"Fabric Manager version is *:? *([0-9][0-9.]*)", out + err)
+    return found.group(1) if found else ""
+
+
+def _services(run: Runner | None, switches: list[str]) -> dict[str, dict[str, str]]:
+    """Service -> what systemctl says of it: `enabled` (enabled, disabled, not-found, ...) and `active`."""
+    if run is None:
+        return {}
+    found = {}
+    for name in [PERSISTENCE_SERVICE, *([FABRIC_SERVICE] if switches else [])]:
+        said = {verb: run(["systemctl", f"is-{verb}", name])[1].strip() for verb in ("enabled", "active")}
+        found[name] = said
+    return found
 
 
 def _module(run: Runner | None, kernel: str, name: str) -> tuple[str, str, list[str] | None]:
@@ -215,29 +243,3 @@ def _key_enrolled(tree: Tree, run: Runner | None) -> bool:
             if "already enrolled" in out:
                 return True
     return False
-
-
-def _installed(run: Runner | None, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Package -> `version` and `held`, for those that are installed."""
-    if run is None or not names:
-        return {}
-    _, out, _ = run(["dpkg-query", "-W", "-f", "${Package}\t${Version}\t${db:Status-Abbrev}\n", *names])
-    found: dict[str, dict[str, Any]] = {}
-    for line in out.splitlines():
-        fields = line.split("\t")
-        if len(fields) == 3 and fields[2][1:2] == "i":
-            found[fields[0]] = {"version": fields[1], "held": fields[2].startswith("h")}
-    return found
-
-
-def _available(run: Runner | None, names: list[str]) -> dict[str, list[str]]:
-    """Package -> versions that apt could install, newest first."""
-    if run is None or not names:
-        return {}
-    _, out, _ = run(["apt-cache", "madison", *names])
-    found: dict[str, list[str]] = {}
-    for line in out.splitlines():
-        match = _POLICY.match(line)
-        if match and match.group(2) not in found.setdefault(match.group(1), []):
-            found[match.group(1)].append(match.group(2))
-    return found

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .gpu_driver import matches, same_value, upstream
+from .gpu_driver import FABRIC_SERVICE, matches, same_value, upstream
 from .gpu_driver_plan import DriverWish
 from .gpu_memory_health import memory_measurements
+from .gpu_modes import ECC_MODES, mode_measurements
 
 _XID_COMMAND = "journalctl -k -b | grep -i xid"
 
@@ -23,7 +24,10 @@ def measurements(
         for gpu in smi["gpus"]:
             found += memory_measurements(gpu)
             found += _modes(gpu, wish)
+            found += mode_measurements(gpu, wish)
         found.append(_inforom(smi))
+        found += _kernel_modules(seen, wish)
+    found += _fabric(seen, smi, wish)
     found += _options(seen, wish)
     return found + _xids(seen, log, wish)
 
@@ -117,6 +121,55 @@ def _versions(seen: dict[str, Any], smi: dict[str, Any], wish: DriverWish) -> li
     return found
 
 
+def _kernel_modules(seen: dict[str, Any], wish: DriverWish) -> list[dict[str, Any]]:
+    """The kind of module that runs, where Plumbline's packages or the inventory say which one it should be."""
+    ours = wish.packages and wish.packages[0] in seen["packages"]
+    if not wish.flavour or not (ours or wish.kernel_modules != "auto") or not seen["loaded_version"]:
+        return []
+    return [
+        _of(
+            "gpu_kernel_modules",
+            "node",
+            "open" if seen["loaded_open"] else "proprietary",
+            expected=wish.flavour,
+            cause="the other kind of module was loaded: it comes from another package, or from an older initramfs",
+            next_command="cat /proc/driver/nvidia/version; dkms status",
+        )
+    ]
+
+
+def _fabric(seen: dict[str, Any], smi: dict[str, Any] | None, wish: DriverWish) -> list[dict[str, Any]]:
+    """The fabric manager, without which the GPUs behind NVSwitches compute nothing: it runs, and in the driver's version."""
+    if wish.container or not seen["nvswitches"] or wish.fabric_manager == "never" or not seen["services"]:
+        return []
+    state = seen["services"].get(FABRIC_SERVICE, {}).get("active", "")
+    found = [
+        _of(
+            "gpu_fabric_manager",
+            "node",
+            state or "not installed",
+            expected="active",
+            cause=f"the node has {len(seen['nvswitches'])} NVSwitches, whose links only the fabric manager sets up",
+            next_command=f"systemctl status {FABRIC_SERVICE}; journalctl -b -u {FABRIC_SERVICE}",
+        )
+    ]
+    package = seen["packages"].get(wish.fabric)
+    version = seen["fabric_manager"] or (upstream(package["version"]) if package else "")
+    driver = (smi or {}).get("driver_version") or seen["loaded_version"]
+    if version and driver:
+        found.append(
+            _of(
+                "gpu_driver_version",
+                "fabric manager",
+                version,
+                expected=driver,
+                cause="the fabric manager refuses a driver of another version, and the GPUs get no NVLink",
+                next_command="nv-fabricmanager --version; cat /proc/driver/nvidia/version",
+            )
+        )
+    return found
+
+
 def _count(seen: dict[str, Any], smi: dict[str, Any], wish: DriverWish) -> dict[str, Any]:
     if wish.container:
         reason = "a container sees its host's PCI bus, and may be given fewer GPUs"
@@ -138,14 +191,18 @@ def _count(seen: dict[str, Any], smi: dict[str, Any], wish: DriverWish) -> dict[
 def _modes(gpu: dict[str, Any], wish: DriverWish) -> list[dict[str, Any]]:
     address = gpu["address"]
     found = []
-    if gpu["ecc_mode"] and gpu["ecc_mode_pending"]:
+    wanted = ECC_MODES.get(wish.ecc) or gpu["ecc_mode_pending"]
+    if gpu["ecc_mode"] and wanted:
+        waits = gpu["ecc_mode_pending"] not in (None, gpu["ecc_mode"])
         found.append(
             _of(
                 "gpu_ecc_mode",
                 address,
                 gpu["ecc_mode"],
-                expected=gpu["ecc_mode_pending"],
-                cause="ECC was switched and waits for a restart",
+                expected=wanted,
+                cause="ECC was switched and waits for a restart"
+                if waits
+                else "ECC could not be set before the driver was loaded: run the stage gpu_driver again, and restart",
                 next_command=f"nvidia-smi -q -d ECC -i {address}",
             )
         )

@@ -73,7 +73,6 @@ def normalise_address(text: str) -> str:
 def _gpu(gpu: ElementTree.Element) -> dict[str, Any]:
     link = "pci/pci_gpu_link_info/"
     address = _value(gpu, "pci/pci_bus_id") or gpu.get("id") or ""
-    power = "gpu_power_readings/current_power_limit"
     return {
         "address": normalise_address(address),
         "uuid": _value(gpu, "uuid"),
@@ -84,9 +83,10 @@ def _gpu(gpu: ElementTree.Element) -> dict[str, Any]:
         "compute_mode": _value(gpu, "compute_mode"),
         "mig_mode": _value(gpu, "mig_mode/current_mig"),
         "memory_total_bytes": _quantity(gpu, "fb_memory_usage/total", "MiB", _MIB),
-        "power_limit_watts": _quantity(gpu, power, "W", 1)
-        if gpu.find(power) is not None
-        else _quantity(gpu, "power_readings/power_limit", "W", 1),
+        "power_limit_watts": _power(gpu, "current_power_limit", "power_limit"),
+        "power_limit_default_watts": _power(gpu, "default_power_limit"),
+        "power_limit_minimum_watts": _power(gpu, "min_power_limit"),
+        "power_limit_maximum_watts": _power(gpu, "max_power_limit"),
         "ecc_mode": _value(gpu, "ecc_mode/current_ecc"),
         "ecc_mode_pending": _value(gpu, "ecc_mode/pending_ecc"),
         "ecc_uncorrected": _ecc(gpu, "volatile", "uncorrectable", "double_bit"),
@@ -109,6 +109,13 @@ def _gpu(gpu: ElementTree.Element) -> dict[str, Any]:
         "link_width": _lanes(gpu, link + "link_widths/current_link_width"),
         "link_width_maximum": _lanes(gpu, link + "link_widths/max_link_width"),
     }
+
+
+def _power(gpu: ElementTree.Element, name: str, old: str = "") -> float | None:
+    """A limit in watts; until schema v11 the readings stood elsewhere, and the limit in force had another name."""
+    if gpu.find("gpu_power_readings") is not None:
+        return _quantity(gpu, f"gpu_power_readings/{name}", "W", 1)
+    return _quantity(gpu, f"power_readings/{old or name}", "W", 1)
 
 
 def _ecc(gpu: ElementTree.Element, counter: str, modern: str, old: str, memories: str = "sram|dram") -> int | None:
