@@ -57,14 +57,13 @@ def uses_entries(tree: Tree) -> bool:
 
 def grub_entry(tree: Tree, release: str) -> str:
     """What GRUB_DEFAULT must be to boot a kernel (`MENU>ENTRY`, by their ids); empty where grub.cfg has no such entry."""
-    for path, entry in _walk(parse_menu(current(tree, GRUB_CFG) or ""), ""):
-        # The plain entry on top boots whatever is newest; the one that names a release stays with it.
-        if entry.release == release and ">" in path and "recovery" not in entry.name:
-            return path
-    for path, entry in _walk(parse_menu(current(tree, GRUB_CFG) or ""), ""):
-        if entry.release == release and "recovery" not in entry.name:
-            return path
-    return ""
+    found = [
+        path
+        for path, entry in _walk(parse_menu(current(tree, GRUB_CFG) or ""), "")
+        if entry.release == release and "recovery" not in entry.name + entry.title
+    ]
+    # The plain entry on top boots whatever is newest; the one that names a release stays with it.
+    return next((path for path in found if release in path), next(iter(found), ""))
 
 
 def parse_menu(text: str) -> list[Entry]:

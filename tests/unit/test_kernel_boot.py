@@ -1,0 +1,313 @@
+"""The kernel that boots next: known, chosen, held with its metapackages, given back, and never a reason to restart for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_arguments import DROP_IN
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_boot import next_kernel
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_measurements import measurements
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_packages import VERSIONLOCK, to_hold
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_report import differences, report
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_settings import (
+    Plan,
+    RefusedError,
+    apply_plan,
+    make_plan,
+)
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_wish import KernelError
+
+from tests.unit.kernel_boots import Deb, El
+from tests.unit.kernel_machine import Kernel, Machine
+
+NEW, OLD = "5.15.0-119-generic", "5.15.0-105-generic"
+EL_NEW, EL_OLD = "5.14.0-503.15.1.el9_5.x86_64", "5.14.0-427.13.1.el9_4.x86_64"
+
+
+def plan_of(machine: Deb | El, wish: dict[str, Any]) -> Plan:
+    return make_plan(str(machine.root), wish, False, machine.run)
+
+
+def converge(machine: Deb | El, wish: dict[str, Any]) -> tuple[bool, dict[str, dict[str, Any]]]:
+    plan = plan_of(machine, wish)
+    rows, changed = report(plan), plan.is_changed
+    apply_plan(plan, Kernel(machine.tree), machine.run)
+    return changed, {row["name"]: row for row in rows}
+
+
+def judge(machine: Deb | El, wish: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {found["scope"]: found for found in measurements(plan_of(machine, wish))}
+
+
+def ubuntu(root: Path, running: str = NEW) -> Deb:
+    machine = Deb(root, [NEW, OLD], running)
+    machine.package("linux-generic", "linux-image-generic (= 5.15.0.119.119), linux-headers-generic (= 5.15.0.119.119)")
+    machine.package(
+        "linux-image-generic", f"linux-image-{NEW} | linux-image-unsigned-{NEW}, linux-firmware, intel-microcode"
+    )
+    machine.package("linux-headers-generic", f"linux-headers-{NEW}")
+    machine.package("linux-firmware", "firmware-base")
+    machine.package(f"linux-modules-nvidia-535-{NEW}", f"linux-modules-{NEW}")
+    machine.package("linux-libc-dev", "")
+    return machine
+
+
+HELD = [f"linux-headers-{NEW}", f"linux-image-{NEW}", f"linux-modules-{NEW}"]
+META = ["linux-generic", "linux-headers-generic", "linux-image-generic"]
+
+
+def test_the_real_packages_are_held_and_every_metapackage_along(tmp_path: Path) -> None:
+    machine = ubuntu(tmp_path)
+    changed, rows = converge(machine, {"boot": {"hold": True}})
+    assert changed
+    # Neither the older kernel, nor the firmware, nor the driver's modules, whose branch must stay free to move.
+    assert machine.held() == sorted(HELD + META)
+    assert rows["boot.hold"]["state"] == "changed"
+    assert not rows["boot.running_kernel"]["restart_required"]
+    machine.commands.clear()
+    changed, rows = converge(machine, {"boot": {"hold": True}})
+    assert not changed
+    assert machine.commands == []
+    assert rows["boot.hold"]["state"] == "ok"
+    found = judge(machine, {"boot": {"hold": True}})
+    assert found["boot.hold"]["value"] == found["boot.hold"]["expected"] == " ".join(HELD + META)
+    assert found["boot.running_kernel"]["value"] == found["boot.running_kernel"]["expected"] == NEW
+
+
+def test_debians_metapackage_is_found_by_what_it_depends_on(tmp_path: Path) -> None:
+    machine = Deb(tmp_path, ["6.1.0-57-amd64"], "6.1.0-57-amd64")
+    machine.package("linux-image-amd64", "linux-image-6.1.0-57-amd64 (= 6.1.192-3)")
+    machine.package("linux-base", "debconf (>= 0.5) | debconf-2.0")
+    converge(machine, {"boot": {"hold": True}})
+    assert "linux-image-amd64" in machine.held()
+    assert "linux-base" not in machine.held()
+
+
+def test_a_released_hold_is_found_and_what_others_hold_stays_held(tmp_path: Path) -> None:
+    machine = ubuntu(tmp_path)
+    machine.package("linux-generic", "linux-image-generic", "hold")
+    converge(machine, {"boot": {"hold": True}})
+    machine.run(["apt-mark", "unhold", f"linux-image-{NEW}"])
+    found = judge(machine, {"boot": {"hold": True}})["boot.hold"]
+    assert found["value"] != found["expected"]
+    assert f"linux-image-{NEW}" not in found["value"].split()
+    assert "somebody released" in found["cause"]
+    assert converge(machine, {"boot": {"hold": True}})[0]
+    changed, rows = converge(machine, {})
+    assert changed
+    assert rows["boot.hold"]["reason"] == "no longer wished: released"
+    assert machine.held() == ["linux-generic"]
+    assert not converge(machine, {})[0]
+
+
+def test_a_hold_moves_along_with_a_kernel_that_a_person_installed(tmp_path: Path) -> None:
+    machine = ubuntu(tmp_path)
+    converge(machine, {"boot": {"hold": True}})
+    newest = "5.15.0-130-generic"
+    machine.add_kernel(newest)
+    machine.write_status()
+    machine.run(["update-grub"])
+    _, rows = converge(machine, {"boot": {"hold": True}})
+    assert f"linux-image-{newest}" in machine.held()
+    assert f"linux-image-{NEW}" not in machine.held()
+    assert rows["boot.running_kernel"]["restart_required"]
+
+
+def test_a_kernel_that_is_no_package_cannot_be_held(tmp_path: Path) -> None:
+    machine = Deb(tmp_path, [NEW], NEW)
+    machine.packages.clear()
+    machine.write_status()
+    with pytest.raises(KernelError, match=f"expected a package linux-image-{NEW} to hold, found none"):
+        plan_of(machine, {"boot": {"hold": True}})
+
+
+def test_a_failing_apt_mark_puts_everything_back(tmp_path: Path) -> None:
+    machine = ubuntu(tmp_path)
+    machine.broken = ["apt-mark"]
+    before = machine.snapshot()
+    plan = plan_of(machine, {"boot": {"hold": True}, "sysctl": {"vm.swappiness": 1}})
+    with pytest.raises(
+        RefusedError, match=r"boot: apt-mark hold .* ended with status 1 .E: apt-mark does not work today"
+    ) as caught:
+        apply_plan(plan, Kernel(machine.tree), machine.run)
+    assert machine.snapshot() == before
+    assert {row["name"]: row["state"] for row in report(plan, caught.value)}["boot.hold"] == "failed"
+
+
+def test_a_dry_run_tells_the_commands_and_runs_none_that_writes(tmp_path: Path) -> None:
+    machine = ubuntu(tmp_path)
+    before = machine.snapshot()
+    plan = plan_of(machine, {"boot": {"hold": True, "release": OLD}})
+    shown = differences(plan)
+    assert any("apt-mark hold" in one["after"] for one in shown)
+    assert machine.commands == []
+    assert machine.snapshot() == before
+
+
+def test_an_older_release_boots_by_its_own_entry_and_no_longer_when_the_wish_goes(tmp_path: Path) -> None:
+    machine = ubuntu(tmp_path)
+    wish = {"boot": {"release": OLD, "hold": True}, "arguments": ["iommu=pt"]}
+    changed, rows = converge(machine, wish)
+    assert changed
+    assert next_kernel(machine.tree) == OLD
+    assert f'GRUB_DEFAULT="gnulinux-advanced-u1>gnulinux-{OLD}-advanced-u1"' in (machine.get(DROP_IN) or "")
+    assert rows["boot.running_kernel"]["restart_required"]
+    changed, rows = converge(machine, wish)
+    assert not changed
+    assert rows["boot.running_kernel"]["restart_required"]
+    machine.boot(OLD, "boot-2", "iommu=pt")
+    changed, rows = converge(machine, wish)
+    assert not changed
+    assert not any(row["restart_required"] for row in rows.values())
+    assert [one["value"] == one["expected"] for one in judge(machine, wish).values()] == [True] * 4
+    converge(machine, {"arguments": ["iommu=pt"]})
+    assert next_kernel(machine.tree) == NEW
+    assert "GRUB_DEFAULT" not in (machine.get(DROP_IN) or "")
+    assert machine.held() == []
+
+
+def test_a_machine_that_booted_another_kernel_fails_and_is_not_restarted_for_ever(tmp_path: Path) -> None:
+    machine = ubuntu(tmp_path)
+    wish = {"boot": {"release": OLD}}
+    converge(machine, wish)
+    machine.boot(NEW, "boot-2")
+    changed, rows = converge(machine, wish)
+    assert not changed
+    assert rows["boot.running_kernel"]["state"] == "failed"
+    assert not rows["boot.running_kernel"]["restart_required"]
+    found = judge(machine, wish)["boot.running_kernel"]
+    assert (found["value"], found["expected"]) == (NEW, OLD)
+    assert "booted another entry" in found["cause"]
+
+
+def test_a_later_file_that_chooses_another_entry_is_told_and_everything_put_back(tmp_path: Path) -> None:
+    machine = ubuntu(tmp_path)
+    machine.put("/etc/default/grub.d/99-site.cfg", "GRUB_DEFAULT=0")
+    before = machine.snapshot()
+    with pytest.raises(RefusedError, match=f"expected {OLD} to boot next, found {NEW} after the boot loader was told"):
+        converge(machine, {"boot": {"release": OLD}})
+    assert machine.snapshot() == before
+
+
+def test_a_release_that_is_not_installed_is_asked_for_first(tmp_path: Path) -> None:
+    machine = ubuntu(tmp_path)
+    wish = {"boot": {"release": "5.15.0-130-generic", "hold": True}}
+    plan = plan_of(machine, wish)
+    assert plan.boot.told()["install"] == ["release"]
+    assert not any(part.commands for part in plan.parts)
+    found = judge(machine, wish)["boot.next_kernel"]
+    assert (found["value"], found["expected"]) == (f"{NEW} (not installed)", "5.15.0-130-generic")
+    machine.add_kernel("5.15.0-130-generic")
+    machine.write_status()
+    machine.run(["update-grub"])
+    converge(machine, wish)
+    assert "linux-image-5.15.0-130-generic" in machine.held()
+
+
+def test_a_machine_whose_kernels_are_too_old_needs_one_and_one_that_waits_for_its_restart_does_not(
+    tmp_path: Path,
+) -> None:
+    machine = Deb(tmp_path, ["5.4.0-190-generic"], "5.4.0-190-generic")
+    plan = plan_of(machine, {"minimum_version": "5.15", "boot": {"hold": True}})
+    assert plan.boot.told()["install"] == ["minimum"]
+    assert plan.boot.wanted == "5.15 or newer"
+    assert machine.held() == []
+    machine.add_kernel(NEW)
+    machine.write_status()
+    machine.run(["update-grub"])
+    plan = plan_of(machine, {"minimum_version": "5.15"})
+    assert plan.boot.told()["install"] == []
+    assert [row["restart_required"] for row in report(plan) if row["name"] == "boot.running_kernel"] == [True]
+
+
+def test_a_wish_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"expected 6\.1 or newer \(minimum_version\), found 5\.15"):
+        plan_of(ubuntu(tmp_path), {"minimum_version": "6.1", "boot": {"release": NEW}})
+
+
+@pytest.mark.parametrize(
+    ("default", "saved", "once", "boots"),
+    [
+        ("0", "", "", NEW),
+        ("1>2", "", "", OLD),
+        ("7", "", "", NEW),
+        (f"Advanced options for Ubuntu>Ubuntu, with Linux {OLD}", "", "", OLD),
+        ("saved", f"gnulinux-advanced-u1>gnulinux-{OLD}-advanced-u1", "", OLD),
+        ("saved", "", "", NEW),
+        ("0", "", f"gnulinux-advanced-u1>gnulinux-{OLD}-advanced-u1", OLD),
+    ],
+)
+def test_grubs_default_is_read_as_grub_reads_it(
+    tmp_path: Path, default: str, saved: str, once: str, boots: str
+) -> None:
+    machine = ubuntu(tmp_path)
+    machine.put("/etc/default/grub", f'GRUB_DEFAULT="{default}"')
+    machine.run(["update-grub"])
+    machine.put("/boot/grub/grubenv", f"# GRUB Environment Block\nsaved_entry={saved}\nnext_entry={once}\n####")
+    assert next_kernel(machine.tree) == boots
+
+
+def test_an_entry_that_stayed_behind_on_enterprise_linux_is_put_right(tmp_path: Path) -> None:
+    """A new kernel is installed, yet saved_entry names the old one (teuthology#2231)."""
+    machine = El(tmp_path, [EL_NEW, EL_OLD], EL_OLD)
+    assert next_kernel(machine.tree) == EL_OLD
+    changed, rows = converge(machine, {"boot": {"release": EL_NEW}})
+    assert changed
+    assert ["grubby", "--set-default", f"/boot/vmlinuz-{EL_NEW}"] in machine.commands
+    assert next_kernel(machine.tree) == EL_NEW
+    assert rows["boot.running_kernel"]["restart_required"]
+    assert not converge(machine, {"boot": {"release": EL_NEW}})[0]
+    machine.default("gone")
+    assert next_kernel(machine.tree) == EL_NEW
+
+
+def test_a_grubby_that_does_nothing_is_told(tmp_path: Path) -> None:
+    machine = El(tmp_path, [EL_NEW, EL_OLD], EL_OLD)
+    machine.deaf = True
+    before = machine.snapshot()
+    with pytest.raises(RefusedError, match=f"expected {EL_NEW} to boot next, found {EL_OLD}"):
+        converge(machine, {"boot": {"release": EL_NEW}})
+    assert machine.snapshot() == before
+    assert machine.commands[-1] == ["grubby", "--set-default", f"/boot/vmlinuz-{EL_OLD}"]
+
+
+def test_enterprise_linux_is_held_by_versionlock_between_others_lines(tmp_path: Path) -> None:
+    machine = El(tmp_path, [EL_NEW, EL_OLD], EL_NEW)
+    before = machine.snapshot()
+    assert converge(machine, {"boot": {"hold": True}})[0]
+    lines = (machine.get(VERSIONLOCK) or "").splitlines()
+    assert lines[:2] == ["# Added by a person", "bash-0:5.1.8-9.el9.*"]
+    assert lines[3:-1] == [f"{name}-0:5.14.0-503.15.1.el9_5.*" for name in ("kernel", "kernel-core", "kernel-modules")]
+    assert not converge(machine, {"boot": {"hold": True}})[0]
+    found = judge(machine, {"boot": {"hold": True}})["boot.hold"]
+    assert found["value"] == found["expected"]
+    machine.put(VERSIONLOCK, "bash-0:5.1.8-9.el9.*")
+    assert judge(machine, {"boot": {"hold": True}})["boot.hold"]["value"] == "nothing"
+    machine.put(VERSIONLOCK, "\n".join(lines))
+    assert converge(machine, {})[0]
+    after = machine.snapshot()
+    after.pop("var/lib/plumbline/kernel_settings.json")
+    assert after == before
+
+
+def test_enterprise_linux_without_the_plugin_asks_for_it_and_is_not_taken_for_held(tmp_path: Path) -> None:
+    machine = El(tmp_path, [EL_NEW], EL_NEW, plugin=False)
+    assert plan_of(machine, {"boot": {"hold": True}}).boot.told()["install"] == ["versionlock"]
+    converge(machine, {"boot": {"hold": True}})
+    assert judge(machine, {"boot": {"hold": True}})["boot.hold"]["value"] == "nothing"
+
+
+def test_a_container_and_a_machine_without_kernels_are_skipped_with_the_reason(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    plan = make_plan(str(tmp_path), {"boot": {"hold": True}}, False, None)
+    assert "booted from elsewhere" in measurements(plan)[0]["skipped"]
+    machine.become_container()
+    plan = make_plan(str(tmp_path), {"boot": {"hold": True}}, False, None)
+    assert measurements(plan)[0]["skipped"] == "container (podman): the kernel is the host's"
+    assert not plan.is_changed
+
+
+def test_nothing_is_held_where_nothing_is_installed() -> None:
+    assert to_hold({}, NEW) == []
