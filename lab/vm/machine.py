@@ -51,6 +51,8 @@ def command(state: Path, ssh_port: int, structures: int, *, accelerator: str, ip
         "-m",
         str(MEMORY_MIB),
     ]
+    # Slots carry their own numbers, as the board prints them; QEMU's ACPI hotplug would call them 0 and 0-2.
+    words += ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
     words += ["-smp", f"{CPUS},sockets=2,cores={CPUS // 2},threads=1"]
     for node in (0, 1):
         words += ["-object", f"memory-backend-ram,id=ram{node},size={half}M"]
