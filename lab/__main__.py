@@ -86,8 +86,9 @@ def on_lab(options: argparse.Namespace, lab: settings.Lab) -> None:
     command = options.command
     if command in {"up", "down", "clean", "purge"}:
         with locked(lab):
-            if command == "purge":
+            if command in {"clean", "purge"}:
                 vm_command.take_down(ROOT)
+            if command == "purge":
                 lifecycle.clean(lab)
             getattr(lifecycle, command)(lab)
     elif command in {"image", "environment"}:

@@ -52,7 +52,9 @@ class Chassis:
         for name in ("events", "control"):
             (state / f"{name}.sock").unlink(missing_ok=True)
         count = machine.Tables(self.lab).write()
-        words = machine.command(state, self.lab.ssh_port, count, accelerator=self.accelerator, ipmi_port=None)
+        words = machine.command(
+            state, self.lab.ssh_port, count, accelerator=self.accelerator, ipmi_port=self.lab.ipmi_port
+        )
         self.process = subprocess.Popen(
             ["nice", "-n", str(NICENESS), *words], cwd=state, stdin=subprocess.DEVNULL, env=environment()
         )
@@ -62,6 +64,7 @@ class Chassis:
                     links.train(self.process.pid, machine.CARDS[name], link)
                 qmp.call("cont")
                 self.note()
+                say("the machine runs")
                 return self.watch(qmp)
         except QmpClosedError:
             return "ended"

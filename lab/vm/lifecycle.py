@@ -13,6 +13,7 @@ from lab.shell import LabError, run, say, sudo, write_atomically
 from lab.vm import image, links, machine, powers
 from lab.vm.access import Access
 from lab.vm.bmc import VmBmc
+from lab.vm.ipmi import Ipmi, sensors
 from lab.vm.settings import VARIABLES, VmLab
 
 BOOT_SECONDS = 900.0
@@ -46,6 +47,7 @@ def up(lab: VmLab) -> None:
     if not powers.running(lab):
         require_free_port(lab.ssh_port, VARIABLES["ssh_port"])
         write_atomically(lab.state / "accelerator", f"{machine.accelerator()}\n", 0o644)
+    Ipmi(lab).up(sensors(machine.Tables(lab).dimms(), machine.SOCKETS))
     bmc = VmBmc(lab)
     bmc.up(renewed=renewed)
     if not powers.running(lab):
@@ -69,6 +71,7 @@ def down(lab: VmLab) -> None:
     # The BMC first: it must not take the end of the machine for an accident that it has to mend.
     Bmc.down(VmBmc(lab))
     off(lab)
+    Ipmi(lab).down()
 
 
 def clean(lab: VmLab) -> None:
@@ -83,6 +86,7 @@ def clean(lab: VmLab) -> None:
         "links.json",
         "console.log",
         "console.log.1",
+        "ipmi",
         "accelerator",
         "bmc.started-with",
     ]

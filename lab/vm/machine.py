@@ -6,14 +6,15 @@ import json
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lab.bmc import inventory
-from lab.bmc import profile as profiles
 from lab.settings import Lab
 from lab.shell import read, run, which, write_atomically
 from lab.vm import smbios
 from lab.vm.links import Card, Link
+
+if TYPE_CHECKING:
+    from lab.bmc.profile import Profile
 
 PROGRAM = "qemu-system-x86_64"
 # Two sockets of eight channels, DDR4-3200 and PCIe Gen4: the same machine over Redfish and in its own SMBIOS table.
@@ -22,6 +23,7 @@ OVERRIDES: dict[str, Any] = {"memory": {"absent": []}}
 ACCELERATORS = ("kvm", "tcg")
 MEMORY_MIB = 2048
 CPUS = 2
+SOCKETS = 2
 NIC = Card("nic1", 0x8086, 0x10D3, 0x8086, 0xA01F, Link(16.0, 16))
 DRIVE = Card("nvme1", 0x1B36, 0x0010, 0x1AF4, 0x1100, Link(16.0, 4))
 CARDS = {card.name: card for card in (NIC, DRIVE)}
@@ -35,7 +37,7 @@ def cpu_model(accelerator: str) -> str:
     return "host,-hypervisor" if accelerator == "kvm" else "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,-hypervisor"
 
 
-def command(state: Path, ssh_port: int, structures: int, *, accelerator: str, ipmi_port: int | None) -> list[str]:
+def command(state: Path, ssh_port: int, structures: int, *, accelerator: str, ipmi_port: int) -> list[str]:
     """The QEMU call, for a process whose directory is ``state``. It waits for `cont`: links are set before the firmware looks."""
     half = MEMORY_MIB // 2
     words = [PROGRAM, "-name", "plumbline-vm", "-nodefaults", "-no-user-config", "-display", "none", "-S"]
@@ -53,7 +55,7 @@ def command(state: Path, ssh_port: int, structures: int, *, accelerator: str, ip
     ]
     # Slots carry their own numbers, as the board prints them; QEMU's ACPI hotplug would call them 0 and 0-2.
     words += ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
-    words += ["-smp", f"{CPUS},sockets=2,cores={CPUS // 2},threads=1"]
+    words += ["-smp", f"{CPUS},sockets={SOCKETS},cores={CPUS // SOCKETS},threads=1"]
     for node in (0, 1):
         words += ["-object", f"memory-backend-ram,id=ram{node},size={half}M"]
         words += ["-numa", f"node,nodeid={node},memdev=ram{node},cpus={node}"]
@@ -84,9 +86,8 @@ def command(state: Path, ssh_port: int, structures: int, *, accelerator: str, ip
                 "-device",
                 f"e1000e,bus=port{index},netdev=data,subsys_ven={card.subsystem_vendor},subsys={card.subsystem}",
             ]
-    if ipmi_port is not None:
-        words += ["-chardev", f"socket,id=ipmi,host=127.0.0.1,port={ipmi_port},reconnect=5"]
-        words += ["-device", "ipmi-bmc-extern,id=bmc,chardev=ipmi", "-device", "isa-ipmi-kcs,bmc=bmc"]
+    words += ["-chardev", f"socket,id=ipmi,host=127.0.0.1,port={ipmi_port},reconnect=5"]
+    words += ["-device", "ipmi-bmc-extern,id=bmc,chardev=ipmi", "-device", "isa-ipmi-kcs,bmc=bmc"]
     for name, path in (
         ("authorized_keys", "ssh_key.pub"),
         ("ssh_host_key", "ssh_host_key"),
@@ -99,6 +100,13 @@ def command(state: Path, ssh_port: int, structures: int, *, accelerator: str, ip
     return words
 
 
+def profile() -> Profile:
+    """What the BMC says of the machine. Imported here: the simulator needs .venv, and taking the machine down must not."""
+    from lab.bmc import profile as profiles  # noqa: PLC0415
+
+    return profiles.load(PROFILE, OVERRIDES)
+
+
 @dataclass(frozen=True)
 class Tables:
     """What the machine's firmware tells the operating system, as files."""
@@ -107,7 +115,7 @@ class Tables:
 
     def active_attributes(self) -> tuple[dict[str, Any], str]:
         """The BIOS attributes and the BIOS version that the BMC says the machine runs with; the factory's before the first POST."""
-        made = profiles.load(PROFILE, OVERRIDES)
+        made = profile()
         factory = {**made.registry.defaults(), **made.initial}
         version = next((str(one["Version"]) for one in made.get("firmware", []) if one["Id"] == "BIOS"), "")
         try:
@@ -119,15 +127,21 @@ class Tables:
         found = installed.get("BIOS") if isinstance(installed, dict) else None
         return {**factory, **active}, str(found or version)
 
+    def dimms(self) -> list[dict[str, Any]]:
+        """The DIMMs of the machine, as Redfish describes them."""
+        from lab.bmc.inventory import dimm_parts  # noqa: PLC0415
+
+        return dimm_parts(profile().get("memory", {}))
+
     def structures(self) -> list[bytes]:
         """The SMBIOS structures of the machine with the settings that it runs with."""
-        made = profiles.load(PROFILE, OVERRIDES)
+        made = profile()
         memory = made.get("memory", {})
         active, version = self.active_attributes()
         return smbios.table(
             made.data["system"],
             made.get("processors", []),
-            inventory.dimm_parts(memory),
+            self.dimms(),
             speed_limit=memory.get("speed_attribute"),
             active=active,
             bios_version=version,
