@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .bios_dependencies import Lock, bounded, implied, locks, unlocking
-from .bios_registry import Registry, SettingError, Value, listed, nearest
+from .bios_registry import Registry, SettingError, Value, listed, nearest, quoted
 
 # What to do with pending values that nobody asked for here.
 KEEP, CLEAR, REFUSE = "keep", "clear", "refuse"
@@ -122,9 +122,10 @@ def _accept_one(state: BiosState, name: str, value: Any, require_registry: bool)
     if name not in known:
         close = nearest(name, known) or _by_display(registry, name)
         hint = f'did you mean "{close[0]}"?' if close else "list the names with the module redfish_info"
-        raise SettingError(f'this BIOS has no attribute "{name}" (it has {len(known)}): {hint}')
+        raise SettingError(f"this BIOS has no attribute {quoted(name)} (it has {len(known)}): {hint}")
     if value is None or isinstance(value, (dict, list)):
-        raise SettingError(f"{name} needs a single value, found {value!r}: write a text, a number, true or false")
+        kind = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
+        raise SettingError(f"{name} needs a single value, found {kind}: write a text, a number, true or false")
     if name not in state.applied:
         raise SettingError(f"{name} is in the registry but this machine does not offer it: leave it out")
     if attribute is not None:
@@ -208,15 +209,20 @@ def plan(
                 if found:
                     result.freed[name] = found[0].text().removeprefix("locked while ")
     if foreign_pending == CLEAR:
-        for name in sorted(foreign):
-            result.write[name] = state.applied.get(name)
+        for name in sorted(set(foreign) & set(state.applied)):
+            result.write[name] = state.applied[name]
             result.cleared.append(name)
-            result.changes.append(Change(name, state.applied.get(name), foreign[name], state.applied.get(name)))
-    elif foreign:
+            result.changes.append(Change(name, state.applied[name], foreign[name], state.applied[name]))
+        # An update of the BIOS may have taken the attribute away: then there is no value to go back to.
+        foreign = {name: value for name, value in foreign.items() if name not in state.applied}
+    if foreign:
         result.foreign = foreign
+        shown = listed([f"{name} = {value}" for name, value in sorted(foreign.items())])
         result.warnings.append(
-            f"{len(foreign)} pending values that were not asked for become active with the next restart:"
-            f" {listed([f'{name} = {value}' for name, value in sorted(foreign.items())])}"
+            f"{len(foreign)} pending values that were not asked for cannot be taken back, since this BIOS does not show what"
+            f" applies now ({shown}): the next restart may drop them"
+            if foreign_pending == CLEAR
+            else f"{len(foreign)} pending values that were not asked for become active with the next restart: {shown}"
         )
     after = {**state.pending, **result.write}
     result.pending_after = {

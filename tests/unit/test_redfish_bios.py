@@ -184,6 +184,21 @@ def test_foreign_pending_values_are_cleared_or_named(bmc: RunningBmc) -> None:
     assert bmc.pending == {}
 
 
+def test_a_pending_value_of_an_attribute_that_is_gone_is_told_and_nothing_is_written_for_it(bmc: RunningBmc) -> None:
+    bmc.inject("stale_pending", attributes={"OldSetting": "Enabled", "LlcPrefetchEnable": "Enabled"})
+    result = stage(bmc, settings={"PcieHotPlugEnable": "Enabled"}, foreign_pending="clear")
+    assert result["cleared"] == ["LlcPrefetchEnable"]
+    assert "OldSetting" not in result["staged"]
+    assert result["foreign_pending"] == {"OldSetting": "Enabled"}
+    assert "cannot be taken back, since this BIOS does not show what applies now (OldSetting = Enabled)" in str(
+        result["warnings"]
+    )
+    assert bmc.pending == {"OldSetting": "Enabled", "PcieHotPlugEnable": "Enabled"}
+    bmc.reset()
+    again = stage(bmc, settings={"PcieHotPlugEnable": "Enabled"}, foreign_pending="clear")
+    assert (again["changed"], again["restart_required"], again["foreign_pending"]) == (False, "none", {})
+
+
 def test_a_setting_that_does_not_take_is_named_by_the_gate(bmc: RunningBmc) -> None:
     bmc.inject("setting_ignored", attributes=["PcieHotPlugEnable"], silent=True)
     stage(bmc, settings={"PcieHotPlugEnable": "Enabled", "LlcPrefetchEnable": "Enabled"})
