@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .bios_registry import Condition, Dependency, Registry, SettingError, Value, listed, nearest
+from .bios_registry import Condition, Dependency, Registry, SettingError, Value, listed, nearest, quoted
 from .bios_settings import BiosState
 from .bios_vendor_data import requirements
 
@@ -63,7 +63,7 @@ def check(maps: VendorMaps, logical: Mapping[str, Any]) -> list[str]:
         if name not in known:
             close = nearest(str(name), known)
             hint = f'did you mean "{close[0]}"?' if close else f"expected one of {listed(known, 20)}"
-            problems.append(f'there is no logical BIOS setting "{name}": {hint}')
+            problems.append(f"there is no logical BIOS setting {quoted(name)}: {hint}")
         elif isinstance(value, bool):
             problems.append(
                 f"the logical setting {name} got the boolean {str(value).lower()}, since YAML reads on, off, yes and no as"
@@ -73,7 +73,7 @@ def check(maps: VendorMaps, logical: Mapping[str, Any]) -> list[str]:
             close = nearest(str(value), values(maps, name))
             hint = f'; did you mean "{close[0]}"?' if close else ""
             problems.append(
-                f'the logical setting {name} has no value "{value}": expected one of {listed(values(maps, name))}{hint}'
+                f"the logical setting {name} has no value {quoted(value)}: expected one of {listed(values(maps, name))}{hint}"
             )
     return problems
 

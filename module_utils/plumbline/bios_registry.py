@@ -33,6 +33,15 @@ def nearest(word: str, known: Sequence[str], count: int = 1) -> list[str]:
     return [by_lower[item] for item in found]
 
 
+def quoted(value: Any, limit: int = 60) -> str:
+    """A value from a person for a sentence, in quotes, cut where it is long; YAML's null is nothing."""
+    if value is None:
+        return "nothing"
+    text = value if isinstance(value, str) else str(value)
+    shown = text if text.isprintable() else repr(text)[1:-1]
+    return f'"{shown[:limit]}…"' if len(shown) > limit else f'"{shown}"'
+
+
 def listed(values: Sequence[Any], limit: int = 12) -> str:
     """Values for a sentence, cut where the list is long."""
     shown = ", ".join(str(value) for value in values[:limit])
@@ -140,18 +149,18 @@ class Attribute:
         texts = names + [option.display for option in self.options if option.display]
         close = nearest(str(value), texts)
         hint = f'; did you mean "{close[0]}"?' if close else ""
-        raise SettingError(f'{self.name} has no value "{value}": expected one of {listed(names)}{hint}')
+        raise SettingError(f"{self.name} has no value {quoted(value)}: expected one of {listed(names)}{hint}")
 
     def _accept_boolean(self, value: Value) -> Value:
         if isinstance(value, bool):
             return value
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
-        raise SettingError(f'{self.name} is a boolean: expected true or false, found "{value}"')
+        raise SettingError(f"{self.name} is a boolean: expected true or false, found {quoted(value)}")
 
     def _accept_integer(self, value: Value) -> Value:
         if isinstance(value, bool) or not re.fullmatch(r"-?\d+", str(value)):
-            raise SettingError(f'{self.name} is an integer: expected {self._bounds()}, found "{value}"')
+            raise SettingError(f"{self.name} is an integer: expected {self._bounds()}, found {quoted(value)}")
         number = int(value)
         too_low = self.lower is not None and number < self.lower
         too_high = self.upper is not None and number > self.upper
@@ -171,6 +180,10 @@ class Attribute:
                 f"{self.name} is a text but got the boolean {str(value).lower()}: put the value in quotes"
             )
         text = str(value)
+        if not text.isprintable():
+            raise SettingError(
+                f"{self.name} holds a line break or another character that cannot be printed ({quoted(text)}): take it out"
+            )
         if self.min_length is not None and len(text) < self.min_length:
             raise SettingError(
                 f"{self.name} is too short: expected at least {self.min_length} characters, found {len(text)}"
@@ -180,7 +193,7 @@ class Attribute:
                 f"{self.name} is too long: expected at most {self.max_length} characters, found {len(text)}"
             )
         if self.pattern and not _matches(self.pattern, text):
-            raise SettingError(f'{self.name} does not take "{text}": expected a text that matches {self.pattern}')
+            raise SettingError(f"{self.name} does not take {quoted(text)}: expected a text that matches {self.pattern}")
         return text
 
 

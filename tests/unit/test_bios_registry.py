@@ -10,6 +10,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios
     Option,
     Registry,
     SettingError,
+    quoted,
 )
 
 TURBO = Attribute("TurboMode", "Enumeration", options=(Option("Disabled", "Disabled"), Option("Enabled", "Enabled")))
@@ -78,6 +79,21 @@ def test_texts_have_lengths_and_patterns() -> None:
     assert "too long" in refused(PHONE, "123456")
     assert "matches ^[0-9]+$" in refused(PHONE, "12a")
     assert "quotes" in refused(PHONE, True)
+
+
+@pytest.mark.parametrize("value", ["a\x00b", "one\ntwo", "\x1b[31mred", "tab\there"])
+def test_a_text_that_cannot_be_printed_is_refused_and_not_printed(value: str) -> None:
+    with pytest.raises(SettingError, match="cannot be printed") as caught:
+        Attribute("AssetTag", "String").accept(value)
+    assert str(caught.value).isprintable()
+    assert Attribute("AssetTag", "String").accept("日本語 ü") == "日本語 ü"
+
+
+def test_a_long_value_is_cut_in_the_sentence_and_null_is_nothing() -> None:
+    with pytest.raises(SettingError) as caught:
+        C6.accept("x" * 100_000)
+    assert len(str(caught.value)) < 300
+    assert quoted(None) == "nothing"
 
 
 def test_a_pattern_of_another_dialect_is_left_to_the_machine() -> None:
