@@ -45,11 +45,19 @@ def validate_rules(rules: Any) -> list[str]:
     """Return a sentence for each thing that is wrong with a mapping of rules."""
     if not isinstance(rules, Mapping):
         return [f"gates_rules: a mapping of measurement names to rules was expected, {type(rules).__name__} was found"]
-    problems = [problem for name, rule in rules.items() for problem in validate_rule(str(name), rule)]
+    problems = []
+    for name, rule in rules.items():
+        found = validate_rule(str(name), rule)
+        # An amendment of a rule that is not there: its name is misspelt rather than its kind forgotten.
+        unnamed = isinstance(rule, Mapping) and "kind" not in rule
+        near = get_close_matches(str(name), [str(key) for key in rules if key != name], 1) if unnamed else []
+        problems += [f"{problem}; did you mean the rule {near[0]}?" if near else problem for problem in found]
     for name, rule in rules.items():
         if not isinstance(rule, Mapping) or rule.get("kind") != "fleet_median" or not isinstance(rule.get("of"), str):
             continue
         of = rules.get(rule["of"])
+        if rule["of"] in rules and not isinstance(of, Mapping):
+            continue  # its own malformed rule is told above
         if not isinstance(of, Mapping) or of.get("kind") == "fleet_median":
             near = get_close_matches(rule["of"], [str(key) for key in rules if key != name], 1)
             hint = f": did you mean {near[0]}?" if near else ""

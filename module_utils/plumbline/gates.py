@@ -140,6 +140,8 @@ def check_of(measurement: Mapping[str, Any], rule: Mapping[str, Any], verdict: V
     conditions = dict(conditions) if isinstance(conditions, Mapping) else {}
     conditions.update({str(key): item for key, item in measurement.items() if key not in _FIELDS})
     samples = measurement.get("samples")
+    # A rule's cause explains a figure that is too low; where there is none, it would mislead.
+    of_rule = rule.get("cause") if value is not None else None
     return Check(
         name=str(measurement["name"]),
         scope=str(measurement["scope"]),
@@ -160,7 +162,7 @@ def check_of(measurement: Mapping[str, Any], rule: Mapping[str, Any], verdict: V
         samples=tuple(samples[:MAX_SAMPLES]) if isinstance(samples, (list, tuple)) else (),
         conditions=conditions,
         rule=dict(rule),
-        cause=str(measurement.get("cause") or rule.get("cause") or ""),
+        cause=str(measurement.get("cause") or of_rule or ""),
         next_command=str(measurement.get("next_command") or rule.get("next_command") or ""),
     )
 

@@ -272,6 +272,23 @@ def test_repeats_of_what_does_not_apply_are_skipped() -> None:
     )
 
 
+def test_the_cause_of_a_low_figure_is_not_told_where_there_is_no_figure() -> None:
+    rule = {**BANDWIDTH, "cause": "the drives are busy", "next_command": "iostat"}
+    low = judged(rule, value=1e9, unit="B/s", limit=100e9)
+    assert (low.status, low.cause, low.next_command) == (gates.CRITICAL, "the drives are busy", "iostat")
+    none = judged(rule, error="there is no file to read")
+    assert (none.status, none.cause, none.next_command) == (gates.UNKNOWN, "", "iostat")
+    assert judged(rule, error="no file", cause="the disk is gone").cause == "the disk is gone"
+
+
+def test_a_misspelt_amendment_names_the_rule_that_was_meant_and_a_malformed_one_is_told_once() -> None:
+    rules = {"host_memory_bandwidth": {"kind": "record"}, "fleet": {**FLEET, "of": "host_memory_bandwidth"}}
+    (problem,) = gate_rules.validate_rules({**rules, "host_memory_bandwith": {"fail": 0.5}})
+    assert problem.endswith("did you mean the rule host_memory_bandwidth?")
+    (problem,) = gate_rules.validate_rules({**rules, "host_memory_bandwidth": 5})
+    assert problem == "gate rule host_memory_bandwidth: a mapping was expected, '5' was found"
+
+
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
@@ -294,6 +311,7 @@ def test_repeats_that_cannot_be_judged_tell_the_value_and_no_sample(rule: dict, 
     assert "1.5" not in check.reason
 
 
+FLEET = {"kind": "fleet_median", "better": "higher", "fail": 0.9}
 FLOORS = {"32 GT/s x16": {"warn": 50e9, "fail": 42e9}, "16 GT/s x16": {"fail": 21e9}}
 
 
