@@ -40,8 +40,8 @@ description:
   - Shows a head for each play (stage), each check of a gate with what was measured and required, what changed and what
     failed with the message alone, and how long each stage took. Tasks that changed nothing are hidden.
   - On a terminal a line that moves tells what still runs; in a log a line does, after 10 s and then every 30 s.
-  - With more than four hosts, what is alike on many hosts is one line, and of more than 8 checks of one gate those that passed
-    and are called the same.
+  - With several hosts, checks that passed and are called the same are one line, and with more than four so is all else that is
+    alike; of one host, where a gate has more than 8 checks.
   - C(-v) shows the tasks that changed nothing and the results too, C(-vvv) tracebacks.
   - The recap at the end is that of the default callback.
 extends_documentation_fragment:
@@ -94,6 +94,7 @@ class CallbackModule(DefaultCallback):
         self._skip_reason = ""
         self._times: list[tuple[str, float]] = []
         self._wide = False
+        self._several = False
         # With many hosts: (status, task, message) -> hosts, and the checks of the gate, until the task ends.
         self._alike: dict[tuple[str, str, str], list[str]] = {}
         self._checks: list[tuple[str, dict[str, Any]]] = []
@@ -123,6 +124,7 @@ class CallbackModule(DefaultCallback):
         self._stage += 1
         hosts = self._hosts_of(play)
         self._wide = len(hosts) > SHOWN_HOSTS
+        self._several = len(hosts) > 1
         stage = play.get_vars().get("plumbline_stage")
         name = play.get_name().strip()
         self._stage_name = str(stage or name)
@@ -197,7 +199,8 @@ class CallbackModule(DefaultCallback):
             if result.task.action in _DEBUG:
                 self._debug(result)
             elif result.task.action in _MACHINE and not self._wide:
-                self._print("machine", printable(result.result.get("msg")))
+                which = f"{result.host.get_name()}: " if self._several else ""
+                self._print("machine", which + printable(result.result.get("msg")))
             elif self._display.verbosity:
                 self._line("ok", result)
 
@@ -324,12 +327,13 @@ class CallbackModule(DefaultCallback):
             return False
         host = self.host_label(result)
         # What passed is told in short where it would fill the screen; -v shows each.
-        short = not self._wide and len(checks) > _MOST_CHECKS and not self._display.verbosity
+        together = self._wide or (self._several and not self._display.verbosity)
+        short = not together and len(checks) > _MOST_CHECKS and not self._display.verbosity
         for check in checks:
             self._count(str(check.get("status")))
-            if check.get("status") not in ("OK", "SKIPPED") or not (self._wide or short):
+            if check.get("status") not in ("OK", "SKIPPED") or not (together or short):
                 self._check(host, check)
-            elif self._wide:
+            elif together:
                 self._checks.append((host, check))
         if short:
             for status, line in merge_scopes(checks):
@@ -337,7 +341,7 @@ class CallbackModule(DefaultCallback):
         return True
 
     def _check(self, host: str, check: dict[str, Any]) -> None:
-        where = self._at(host) if self._wide or check.get("status") not in ("OK", "SKIPPED") else ""
+        where = self._at(host) if self._several or check.get("status") not in ("OK", "SKIPPED") else ""
         status = str(check.get("status"))
         shade = _COLORS.get(status, C.COLOR_ERROR)
         self._display.display("  " + stringc(f"{status:<11}", shade) + f" {check_line(check)}{where}")

@@ -192,6 +192,19 @@ def test_what_is_alike_on_many_hosts_is_one_line(tmp_path: Path) -> None:
     assert outcome.last_line == "CRITICAL: 6 checks on 6 hosts: 5 failed tasks, 1 CRITICAL, 5 OK"
 
 
+def test_two_hosts_are_told_apart(tmp_path: Path) -> None:
+    tasks = [gate(MEMORY), gate({**MEMORY, "value": "{{ 204.8e9 * (0.4 if inventory_hostname == 'b' else 0.8) }}"})]
+    outcome = run_playbook(tmp_path, [play(tasks)], hosts=("a", "b"), variables={"gates_rules": RULES})
+    assert len(lines_with(outcome.output, "OK          memory bandwidth on 2 hosts")) == 1
+    assert len(lines_with(outcome.output, "OK          memory bandwidth on 1 host")) == 1
+    assert lines_with(outcome.output, "CRITICAL    memory bandwidth (numa0)")[0].endswith("[b]")
+    each = run_playbook(tmp_path, [play(tasks)], "-v", hosts=("a", "b"), variables={"gates_rules": RULES})
+    told = [
+        line.rpartition("[")[2] for line in lines_with(each.output, "memory bandwidth (numa0)") if line.endswith("]")
+    ]
+    assert sorted(told)[:4] == ["a]", "a]", "b]", "b]"]
+
+
 @pytest.mark.parametrize(
     ("environment", "colored"), [({}, False), ({"ANSIBLE_FORCE_COLOR": "1"}, True), ({"NO_COLOR": "1"}, False)]
 )
