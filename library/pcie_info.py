@@ -179,6 +179,7 @@ def main() -> None:
     measurements = pcie_measurements(
         facts, tree.uptime_seconds(), {kind: int(number) for kind, number in expected.items()}
     )
+    facts.pop("root_remedy", None)
     facts["functions"] = readable(facts, module.params["functions"])
     module.exit_json(changed=False, measurements=measurements, **facts)
 

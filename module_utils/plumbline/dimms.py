@@ -87,7 +87,7 @@ def _read_tables(tree: Tree, notes: list[str]) -> tuple[bytes | None, Any, str]:
     table = tree.raw(f"{_TABLES}/DMI")
     if table is None:
         if tree.exists(f"{_TABLES}/DMI"):
-            return None, None, f"{_TABLES}/DMI cannot be read: run as root"
+            return None, None, f"{_TABLES}/DMI cannot be read: {tree.remedy}"
         return (
             None,
             None,

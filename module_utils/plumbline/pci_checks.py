@@ -14,7 +14,6 @@ COUNTED_KINDS = ("gpu", "nic", "nvme")
 _NAMES = {"gpu": "GPU", "nic": "NIC", "nvme": "NVMe drive"}
 # Either of them sends a request or its answer to the root complex first, though both ends sit below one switch.
 _DETOURS = ("request_redirect", "completion_redirect")
-_UNREADABLE = "only the first 64 bytes of the configuration spaces can be read: run as root"
 
 
 def tree_measurements(facts: dict[str, Any], expected: dict[str, int]) -> list[dict[str, Any]]:
@@ -31,7 +30,8 @@ def tree_measurements(facts: dict[str, Any], expected: dict[str, int]) -> list[d
         found += _detours(facts["devices"], functions)
         found += _untrained(functions)
     elif links:
-        found.append({"name": "pcie_payload_mismatches", "scope": "node", "skipped": _UNREADABLE})
+        reason = f"only the first 64 bytes of the configuration spaces can be read: {facts['root_remedy']}"
+        found.append({"name": "pcie_payload_mismatches", "scope": "node", "skipped": reason})
     return found
 
 

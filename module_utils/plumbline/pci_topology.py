@@ -56,7 +56,8 @@ def pci_facts(root: str = "/") -> dict[str, Any]:
         "functions": list(functions.values()),
         "links": list(links.values()),
         "devices": devices,
-        "notes": _notes(functions),
+        "notes": _notes(functions, tree.remedy),
+        "root_remedy": tree.remedy,
     }
 
 
@@ -289,14 +290,14 @@ def _narrowest(hops: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _notes(functions: dict[str, dict[str, Any]]) -> list[str]:
+def _notes(functions: dict[str, dict[str, Any]], remedy: str) -> list[str]:
     """What is missing and why, one sentence each."""
     notes = []
     short = [f for f in functions.values() if f["responsive"] and f["readable_bytes"] <= CONFIG_UNPRIVILEGED_BYTES]
     if short:
         notes.append(
             f"{len(short)} of {len(functions)} configuration spaces show only their first 64 bytes: target speeds, ASPM, "
-            "payload sizes and ACS are unknown, port types follow from the tree; run as root to read them"
+            f"payload sizes and ACS are unknown, port types follow from the tree; to read them, {remedy}"
         )
     dead = [f["address"] for f in functions.values() if not f["responsive"]]
     if dead:

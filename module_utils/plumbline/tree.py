@@ -23,6 +23,13 @@ class Tree:
         """True when this is the running machine and not a captured tree."""
         return self.root == "/"
 
+    @property
+    def remedy(self) -> str:
+        """What whoever may not read a file that only root may should do, as the end of a sentence."""
+        if not self.is_live:
+            return "capture the tree as root"
+        return "run outside of this container, in which root may not" if os.geteuid() == 0 else "run as root"
+
     def problem(self) -> str | None:
         """One sentence when the root is no directory, else `None`."""
         if Path(self.root).is_dir():
