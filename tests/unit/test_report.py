@@ -140,6 +140,24 @@ def test_a_run_that_only_stages_is_not_judged_and_never_ok(run: Run) -> None:
             "NOT JUDGED: 2 changes would be staged, no gate ran; playbooks/verify.yml judges (check mode)",
         ),
         (("preflight",), 0, False, "NOT JUDGED: preflight found no fault, no gate ran"),
+        (
+            ("bios_backup",),
+            1,
+            False,
+            "NOT JUDGED: no machine was changed, and no gate belongs to bios_backup",
+        ),
+        (
+            ("bios_restore",),
+            1,
+            False,
+            "NOT JUDGED: 1 change staged, no gate ran; playbooks/bios_diff.yml with bios_diff_golden_file judges",
+        ),
+        (
+            ("bios_restore", "bios_diff"),
+            1,
+            False,
+            "NOT JUDGED: 2 changes staged, no gate ran; playbooks/verify.yml judges",
+        ),
         (("bios", "accept"), 1, False, "UNKNOWN: no gate has judged anything"),  # accept should have judged
     ],
 )

@@ -16,7 +16,7 @@ from ..gate_rules import is_number
 from ..gates import CRITICAL, FAILING, SKIPPED, UNKNOWN, WARN
 from ..quantities import format_value
 from .hosts import as_number, host_of, problems_of
-from .records import NOT_JUDGED, STATUSES, Check, Host, Problem, count_statuses
+from .records import NOT_JUDGED, READING, STATUSES, Check, Host, Problem, count_statuses
 
 __all__ = [
     "NOT_JUDGED",
@@ -126,11 +126,18 @@ class Report:
     def _staged(self) -> str:
         if set(self.stages) == {"preflight"}:
             return "preflight found no fault, no gate ran"
+        if READING.issuperset(self.stages):
+            return f"no machine was changed, and no gate belongs to {' and '.join(self.stages)}"
         changes = plural(sum(host.changed for host in self.hosts), "change")
         if changes.startswith("0 "):
             changes = "nothing had to be"
         verb = "would be staged" if self.check_mode and not changes.startswith("nothing") else "staged"
-        return f"{changes} {verb}, no gate ran; playbooks/verify.yml judges"
+        judge = (
+            "bios_diff.yml with bios_diff_golden_file"
+            if "bios_restore" in self.stages and "bios" not in self.stages
+            else "verify.yml"
+        )
+        return f"{changes} {verb}, no gate ran; playbooks/{judge} judges"
 
     @property
     def _without_judgement(self) -> str:

@@ -16,8 +16,10 @@ NOT_JUDGED = "NOT JUDGED"
 STATUSES = (SKIPPED, OK, WARN, NOT_JUDGED, UNKNOWN, CRITICAL)
 """From the least to the most alarming."""
 
-# The stages whose settings playbooks/verify.yml judges. Where another one judged nothing, something is wrong.
-_STAGING = frozenset({"preflight", "firmware", "bios", "kernel", "gpu_driver"})
+READING = frozenset({"bios_backup", "bios_diff"})
+"""Playbooks that read machines and write files on the controller; no gate belongs to them."""
+# The stages whose settings are judged after the restart. Where another one judged nothing, something is wrong.
+_STAGING = READING | {"preflight", "firmware", "bios", "bios_restore", "kernel", "gpu_driver"}
 
 COMPLETION = "completion"
 """The check whose conditions hold one real answer of the model."""
