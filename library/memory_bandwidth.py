@@ -44,7 +44,8 @@ options:
     default: true
   cache_directory:
     description: >-
-      Where the built kernel is kept. The default is C(/var/cache/plumbline) for root and C(~/.cache/plumbline) for others.
+      Where the built kernel is kept. The default is C(/var/cache/plumbline) for root and C(~/.cache/plumbline) for others; where that is
+      read-only or mounted noexec, C(/tmp/plumbline-UID) at last.
     type: path
   compiler:
     description: The C compiler, by name or path.
@@ -112,6 +113,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import memory_bandwidth as memory
 
 _REPETITIONS_MAX = 900
+_SECONDS_MAX = 3600
 
 
 def main() -> None:
@@ -131,8 +133,10 @@ def main() -> None:
         module.fail_json(
             msg=f"repetitions: expected 1 to {_REPETITIONS_MAX}, found {options['repetitions']}: correct it"
         )
-    if not options["seconds_per_node"] > 0:
-        module.fail_json(msg=f"seconds_per_node: expected more than 0, found {options['seconds_per_node']}: correct it")
+    if not 0 < options["seconds_per_node"] <= _SECONDS_MAX:
+        module.fail_json(
+            msg=f"seconds_per_node: expected more than 0 and up to {_SECONDS_MAX}, found {options['seconds_per_node']}: correct it"
+        )
     if module.check_mode:
         reason = "check mode: the measurement would load the machine, so it was not made"
         module.exit_json(changed=False, measurements=memory.skipped(reason))

@@ -124,6 +124,7 @@ def run_ranks(options: dict[str, Any]) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
         )
         for rank in range(options["ranks"])

@@ -126,6 +126,7 @@ def _python(executable: str) -> tuple[str, str, str, str]:
             [executable, "-I", "-c", _PROBE],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=60,
             check=True,
             stdin=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from .latency_statistics import thin
 from .memory_bandwidth_c import SOURCE
 from .memory_causes import NEXT, probable_cause
 from .memory_plan import ARRAY_OVER_CACHE, Group, Plan, cpu_quota, node_limits, plan
-from .native_build import BuildError, build
+from .native_build import BuildError, build, usable
 from .tree import Tree, format_cpu_list
 
 NAMES = {"triad": "host_memory_bandwidth", "read": "host_memory_read_bandwidth", "copy": "host_memory_copy_bandwidth"}
@@ -51,8 +52,12 @@ def failed(reason: str) -> list[dict[str, Any]]:
 
 
 def default_cache() -> str:
-    """Where built programs are kept: of the system for root, of the user for others."""
-    return "/var/cache/plumbline" if os.geteuid() == 0 else str(Path.home() / ".cache/plumbline")
+    """Where built programs are kept: of the system for root, of the user for others; elsewhere where that is read-only or noexec."""
+    places = ["/var/cache/plumbline"] if os.geteuid() == 0 else []
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        places.append(str(Path.home() / ".cache/plumbline"))
+    places.append(f"/tmp/plumbline-{os.geteuid()}")  # noqa: S108 (refused where somebody else made it)
+    return next((place for place in places if usable(place)), places[0])
 
 
 def measure(
@@ -139,6 +144,7 @@ def _run(kernel: Kernel, group: Group, kernels: str, touch: str = "") -> dict[st
             [*command, *([touch] if touch else [])],
             capture_output=True,
             text=True,
+            errors="replace",
             env=environment,
             timeout=kernel.seconds + _TIMEOUT_SLACK_SECONDS,
             check=False,

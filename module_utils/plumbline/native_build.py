@@ -42,7 +42,12 @@ def build(
     errors = []
     for target in _TARGETS:
         program = directory / f"{name}-{key}{target.replace('=', '-')}"
-        problem = _compile(found, source, [*flags, *([target] if target else [])], program)
+        try:
+            problem = _compile(found, source, [*flags, *([target] if target else [])], program)
+        except OSError as error:
+            raise BuildError(
+                f"expected to build the measurement in {cache}, found: {error.strerror}: make room there, or set cache_directory"
+            ) from error
         if problem is None:
             return program, f"{version}, -O3 {target}".strip()
         errors.append(problem)
@@ -54,11 +59,33 @@ def build(
 def _version(compiler: str) -> str:
     try:
         done = subprocess.run(
-            [compiler, "--version"], capture_output=True, text=True, timeout=_BUILD_TIMEOUT_SECONDS, check=False
+            [compiler, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=_english(),
+            timeout=_BUILD_TIMEOUT_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(f"expected {compiler} to tell its version, found: {error}: reinstall it") from error
     return (done.stdout.splitlines() or [""])[0].strip()
+
+
+def _english() -> dict[str, str]:
+    """The environment of a compiler whose complaints are looked through for the word error."""
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def usable(cache: str) -> bool:
+    """Whether a program can be built and run in this directory: it can be made and written to, and is not mounted noexec."""
+    try:
+        there = next(place for place in (Path(cache), *Path(cache).parents) if place.exists())
+        if os.statvfs(there).f_flag & (os.ST_RDONLY | os.ST_NOEXEC):
+            return False  # before anything is made there
+        return os.access(_directory(cache), os.W_OK | os.X_OK)
+    except (BuildError, OSError, StopIteration):
+        return False
 
 
 def _directory(cache: str) -> Path:
@@ -85,7 +112,15 @@ def _compile(compiler: str, source: str, flags: list[str], program: Path) -> str
         text.write_text(source, encoding="utf-8")
         command = [compiler, "-O3", "-std=gnu11", *flags, str(text), "-o", str(built)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_SECONDS, check=False)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=_english(),
+                timeout=_BUILD_TIMEOUT_SECONDS,
+                check=False,
+            )
         except (OSError, subprocess.SubprocessError) as error:
             return str(error)
         if done.returncode:
@@ -95,6 +130,8 @@ def _compile(compiler: str, source: str, flags: list[str], program: Path) -> str
                 or ["no message"]
             )
             return lines[0].strip()
+        if not built.is_file():
+            return "it ended well and left no program"
         built.chmod(0o755)
         built.replace(program)
     return None

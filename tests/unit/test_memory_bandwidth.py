@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from unittest.mock import patch
 import pytest
 import yaml
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import memory_bandwidth as memory
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import native_build
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import judge
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.memory_bandwidth_c import SOURCE
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.memory_plan import (
@@ -162,6 +164,47 @@ def test_a_source_that_does_not_build_is_one_sentence_and_leaves_nothing(tmp_pat
 def test_without_a_compiler_the_remedy_is_named(tmp_path):
     with pytest.raises(BuildError, match="install gcc"):
         build("x", "", [], cache=str(tmp_path), processor="", compiler="no-such-compiler")
+
+
+def compiler(path: Path, script: str) -> str:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (r"""printf 'garbage \377\376'; exit 0""", "it ended well and left no program"),
+        (r"""printf 'x.c: error: gar\344bage' >&2; exit 1""", "found: x.c: error: gar\ufffdbage"),
+        ("kill -9 $$", "found: no message"),
+    ],
+)
+def test_a_compiler_that_does_not_compile_is_one_sentence(tmp_path: Path, script: str, said: str) -> None:
+    with pytest.raises(BuildError, match=said):
+        build("x", "", [], cache=str(tmp_path / "cache"), processor="", compiler=compiler(tmp_path / "cc", script))
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_cache_without_room_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object, **_options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(native_build.tempfile, "TemporaryDirectory", full)
+    with pytest.raises(BuildError, match="No space left on device: make room there"):
+        build("x", "", [], cache=str(tmp_path), processor="", compiler=compiler(tmp_path / "cc", "echo 1"))
+
+
+def test_the_kernel_is_kept_where_it_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.os, "geteuid", lambda: 4711)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(native_build.os, "statvfs", lambda _path: os.statvfs_result([0] * 8 + [os.ST_NOEXEC, 255]))
+    assert not native_build.usable(str(tmp_path / "cache"))
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr(memory, "usable", lambda place: place == "/tmp/plumbline-4711")
+    assert memory.default_cache() == "/tmp/plumbline-4711"
+    monkeypatch.setattr(memory, "usable", lambda place: True)
+    assert memory.default_cache() == str(tmp_path / ".cache/plumbline")
 
 
 @needs_gcc

@@ -65,7 +65,12 @@ def test_a_root_that_is_not_there_is_one_sentence(name, tmp_path, capsys):
     [
         ("dimm_info", {"channels_per_socket": -1}, "channels_per_socket: expected 0 to 32, found -1"),
         ("memory_bandwidth", {"repetitions": 0}, "repetitions: expected 1 to 900, found 0"),
-        ("memory_bandwidth", {"seconds_per_node": 0}, "seconds_per_node: expected more than 0, found 0"),
+        ("memory_bandwidth", {"seconds_per_node": 0}, "seconds_per_node: expected more than 0 and up to 3600, found 0"),
+        (
+            "memory_bandwidth",
+            {"seconds_per_node": "inf"},
+            "seconds_per_node: expected more than 0 and up to 3600, found inf",
+        ),
         ("pcie_info", {"functions": "some"}, "value of functions must be one of"),
     ],
 )
