@@ -156,7 +156,7 @@ def test_a_run_that_only_stages_is_not_judged_and_never_ok(run: Run) -> None:
             ("bios_restore", "bios_diff"),
             1,
             False,
-            "NOT JUDGED: 2 changes staged, no gate ran; playbooks/verify.yml judges",
+            "NOT JUDGED: 2 changes staged, no gate ran; playbooks/bios_diff.yml with bios_diff_golden_file judges",
         ),
         (("bios", "accept"), 1, False, "UNKNOWN: no gate has judged anything"),  # accept should have judged
     ],
