@@ -54,7 +54,7 @@ test-e2e: venv-dev ## The demo end to end, as a test
 
 test-vm: venv-dev ## The stages from survey to verify on the virtual bare metal, with one restart
 	@$(PYTHON) -m lab packages --vm
-	@.venv/bin/python -m pytest --verbose tests/vm
+	@.venv/bin/python -m pytest --verbose -x -s tests/vm
 
 lock: venv-dev ## Renew requirements.txt and requirements-dev.txt
 	@$(LAB) lock

@@ -16,7 +16,7 @@ step yamllint --strict .
 step ruff check .
 step ruff format --check .
 step mypy -p ansible_collections.plumbline.plumbline.plugins
-step mypy lab bench tests/e2e
+step mypy lab bench tests/e2e tests/vm
 step ansible-lint --offline
 step tests/check_documentation.sh
 step pytest -n 2 tests/unit

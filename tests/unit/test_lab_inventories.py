@@ -44,23 +44,26 @@ def test_the_example_passes_preflight_once_it_has_its_secrets(checkout: Path, tm
 
 @pytest.fixture
 def copied(checkout: Path, tmp_path: Path) -> Path:
-    target = tmp_path / "inventories" / "lab"
-    shutil.copytree(checkout / "inventories" / "lab", target, ignore=shutil.ignore_patterns("vault.yml"))
+    for name in ("lab", "lab-vm"):
+        target = tmp_path / "inventories" / name
+        shutil.copytree(checkout / "inventories" / name, target, ignore=shutil.ignore_patterns("vault.yml"))
     return tmp_path
 
 
-def debug(copied: Path, expression: str) -> subprocess.CompletedProcess[str]:
+def debug(
+    copied: Path, expression: str, inventory: str = "lab", host: str = "lab-node1"
+) -> subprocess.CompletedProcess[str]:
     return run(
         "ansible",
         "-i",
-        "inventories/lab",
+        f"inventories/{inventory}",
         "-c",
         "local",
         "-m",
         "debug",
         "-a",
         f"msg={{{{ {expression} }}}}",
-        "lab-node1",
+        host,
         cwd=copied,
     )
 
@@ -91,3 +94,16 @@ def test_without_a_lab_the_inventory_says_what_to_do(copied: Path) -> None:
     done = debug(copied, "bmc_port")
     assert done.returncode != 0
     assert "the embedded lab is not up (run make lab)" in done.stdout + done.stderr
+
+
+def test_the_virtual_machines_inventory_reads_its_own_record(copied: Path) -> None:
+    done = debug(copied, "bmc_port", "lab-vm", "lab-vm1")
+    assert done.returncode != 0
+    assert "the virtual bare metal is not up (run make lab-vm)" in done.stdout + done.stderr
+    record = copied / "lab" / ".state" / "vm" / "lab.json"
+    record.parent.mkdir(parents=True)
+    noted = {"ssh_port": 3223, "bmc_port": 3444, "known_hosts": "/k", "container": "vm1"}
+    record.write_text(json.dumps({**noted, "ssh_key": "/s", "ca_file": "/ca.pem", "control_path_dir": "/cp"}))
+    done = debug(copied, "[bmc_port, ansible_port, bmc_ca_file, bios_settings.XmpDdrFreqLimit]", "lab-vm", "lab-vm1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.partition("=>")[2])["msg"] == [3444, 3223, "/ca.pem", "3200"]
