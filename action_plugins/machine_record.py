@@ -6,6 +6,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import host_marks
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import plain
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.evidence import (
     append,
@@ -49,6 +50,8 @@ class ActionModule(ActionBase):
         )
         try:
             append(path, [{**head, "machine": machine}])
+            # It answers, so a mark of a restart that it did not come back from has been true long enough.
+            result["mark_removed"] = host_marks.remove(artifacts, host)
         except OSError as error:
             raise AnsibleActionFail(
                 f"The evidence must be written to {path}, but {error.strerror or error}: "

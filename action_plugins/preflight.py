@@ -9,7 +9,7 @@ from typing import Any
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import run_claims
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import host_marks, run_claims
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import gate_problems, plain
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.variables import (
     UndefinedYetError,
@@ -47,6 +47,8 @@ class ActionModule(ActionBase):
         if not problems and (other := self._other_run(variables)):
             result.update(changed=False, failed=True, problems=[other], checked=len(variables), msg=other)
             return result
+        if mark := self._mark(variables):
+            result["warnings"] = [*result.get("warnings", []), host_marks.told(mark)]
         checked = sum(name in catalogue.options for name in variables)
         result.update(changed=False, failed=bool(problems), problems=problems, checked=checked)
         host = variables.get("inventory_hostname", "this host")
@@ -76,6 +78,14 @@ class ActionModule(ActionBase):
             f"Expected {host} to be free, but {other.get('playbook') or 'another run'} of user {other.get('user')} (process "
             f"{other['pid']}) has been at work on it since {other.get('since')}: wait until that run has ended, or end it; "
             f"nothing was touched on {host}."
+        )
+
+    def _mark(self, variables: dict[str, Any]) -> host_marks.Mark | None:
+        """Return the mark of a host that did not come back from a restart of an earlier run, or None."""
+        if "plumbline_artifacts_dir" not in variables:
+            return None
+        return host_marks.get(
+            str(self._resolve(variables, "plumbline_artifacts_dir")), str(variables.get("inventory_hostname"))
         )
 
     def _gates(self, variables: dict[str, Any]) -> list[str]:

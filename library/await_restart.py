@@ -30,6 +30,20 @@ options:
     description: What to run next, said where the node does not come back.
     type: str
     default: ''
+  host_key_fingerprints:
+    description:
+      - >-
+        Fingerprints (C(SHA256:...), as C(ssh-keygen -lf) prints them) that the node's SSH host key may have after the restart. A key that
+        changed to one of them takes the place of the old one in the C(known_hosts) of the controller. Any other key is refused.
+    type: list
+    elements: str
+    default: []
+  host_key_patience_seconds:
+    description:
+      - How long another host key may answer before the wait ends. A small system that unlocks the disks, for instance, has a key of its
+        own.
+    type: float
+    default: 120.0
 attributes:
   check_mode:
     description: Is skipped, since nothing was restarted.
@@ -57,6 +71,11 @@ node:
   description: The node's facts after the restart, as M(plumbline.plumbline.node_info) returns them.
   returned: success
   type: dict
+host_key:
+  description: Fingerprint of the new SSH host key that was taken over.
+  returned: when it changed
+  type: str
+  sample: SHA256:nThbg6kXUpJWGl7E1IGOCspRomTxdCARLviKw6E5SY8
 elapsed_seconds:
   description: How long was waited.
   returned: always

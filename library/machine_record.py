@@ -58,6 +58,11 @@ machine:
   returned: always
   type: dict
   sample: {cpu: {model: Intel(R) Xeon(R) Platinum 8480C, sockets: 2, cores: 112, threads: 224, allowed: 224}}
+mark_removed:
+  description: Whether a mark of a restart that the host did not come back from (M(plumbline.plumbline.restart_mark)) was taken away.
+  returned: always
+  type: bool
+  sample: false
 evidence:
   description: The file on the controller that holds the record.
   returned: always

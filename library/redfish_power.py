@@ -60,8 +60,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 sent:
-  description: The reset types that were sent, in their order; empty in check mode.
-  returned: success
+  description: The reset types that were sent, in their order; empty in check mode. Also told where the machine did not get there.
+  returned: success, or when the machine did not get there
   type: list
   elements: str
   sample: [GracefulShutdown, 'On']
@@ -90,6 +90,7 @@ elapsed_seconds:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import redfish_module
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_client import Json, RedfishClient
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_connection import RedfishError
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_reset import PowerRequest, Resetter
 
 
@@ -118,7 +119,12 @@ def main() -> None:
     )
 
     def work(client: RedfishClient) -> Json:
-        result = Resetter(client, request).run()
+        resetter = Resetter(client, request)
+        try:
+            result = resetter.run()
+        except RedfishError as error:
+            # Whoever waits for the machine must know whether it was touched.
+            return {"failed": True, "msg": str(error), "sent": resetter.sent, "changed": bool(resetter.sent)}
         wanted = request.reset_type or request.state
         before = {"power_state": result["power_state_before"]}
         after = {"power_state": result["power_state"]}
