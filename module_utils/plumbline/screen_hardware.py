@@ -257,7 +257,9 @@ def _sensors(machine: Mapping[str, Any]) -> str:
         return f"not read: {words(sensors.get('reason')) or 'no sensor was read'}"
     hottest, power = mapping(sensors.get("hottest")), number(sensors.get("power_watts"))
     celsius, limit = number(hottest.get("celsius")), number(hottest.get("limit_celsius"))
-    parts = ["temperature not told" if celsius is None else f"hottest {words(hottest.get('name'))} {celsius:g} °C"]
+    # Where limits are known it is the one with the least margin, which may be a cool inlet.
+    which = "hottest" if limit is None else "nearest to its limit"
+    parts = ["temperature not told" if celsius is None else f"{which} {words(hottest.get('name'))} {celsius:g} °C"]
     parts[0] += f" of {limit:g}" if celsius is not None and limit is not None else ""
     parts.append("power not told" if power is None else f"power {power:,.0f} W")
     supplies = mappings(sensors.get("supplies"))

@@ -183,7 +183,7 @@ def test_sensors_of_both_forms(tmp_path: Path) -> None:
     ]
     facts["bmc"] = {"available": True, "sensors": redfish, "system": {"bmc": {"firmware_version": "1.35"}}}
     whole = " ".join("\n".join(screen_of(facts, found)).split())
-    assert "hottest GPU3 Temp 70 °C of 87; power 2,310 W; power supplies: 1 OK, PSU 2 not OK" in whole
+    assert "nearest to its limit GPU3 Temp 70 °C of 87; power 2,310 W; power supplies: 1 OK, PSU 2 not OK" in whole
     assert "not well: PSU2 Input; 1 of 6 sensors without a reading" in whole
     assert "BMC 1.35" in whole
     in_band = [
@@ -196,7 +196,10 @@ def test_sensors_of_both_forms(tmp_path: Path) -> None:
     ]  # fmt: skip
     facts["sensors"] = {"available": True, "sensors": in_band}
     whole = " ".join("\n".join(screen_of(facts, found)).split())
-    assert "hottest Temp (3.1) 47 °C of 92; power not told; power supplies: 1 OK; 1 of 2 sensors without" in whole
+    assert (
+        "nearest to its limit Temp (3.1) 47 °C of 92; power not told; power supplies: 1 OK; 1 of 2 sensors without"
+        in whole
+    )
 
 
 def test_a_power_of_no_watts_is_told_apart_from_an_unknown_one() -> None:
