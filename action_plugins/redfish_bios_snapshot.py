@@ -11,7 +11,10 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios
     read_document,
     write_document,
 )
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_golden import GoldenFileError
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_golden import (
+    GoldenFileError,
+    read_golden,
+)
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import plain
 
 
@@ -36,8 +39,14 @@ class ActionModule(ActionBase):
 def _keep(dest: str, document: dict[str, Any], write: bool) -> dict[str, Any]:
     before: dict[str, Any] = {}
     if Path(dest).expanduser().exists():
-        found = read_document(dest)
-        before = found if isinstance(found, dict) else {}
+        try:
+            before = read_document(dest)
+            read_golden(before, dest)
+        except GoldenFileError as error:
+            raise GoldenFileError(
+                f"Expected {dest} to be missing or an earlier backup, which it would replace, found another or a broken file"
+                f" ({error}): move it away and run again"
+            ) from None
     changed = {**before, "taken_at": ""} != {**document, "taken_at": ""}
     if changed and write:
         write_document(dest, document)

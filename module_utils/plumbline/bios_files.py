@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -61,6 +62,8 @@ def write_document(path: str, document: Any) -> None:
     except OSError as error:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "make room there, or take another folder" if full else "correct its path, or make its folder writable"
         raise GoldenFileError(
-            f"The file {path} cannot be written on the controller ({error.strerror}): correct its path"
+            f"The file {path} cannot be written on the controller ({error.strerror}): {remedy}; nothing of it was left"
         ) from None

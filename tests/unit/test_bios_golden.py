@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import bios_files
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_compare import (
     compare,
     differences,
@@ -203,6 +205,22 @@ def test_files_are_written_whole_and_for_their_owner_only(tmp_path: Path) -> Non
         read_document(str(path))
     with pytest.raises(GoldenFileError, match="cannot be written on the controller"):
         write_document(str(path / "below"), {})
+
+
+def test_a_disk_that_is_full_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "one.json"
+    write_document(str(path), {"attributes": {"A": "old"}})
+
+    def full(*_arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(bios_files, "as_text", full)
+    with pytest.raises(GoldenFileError, match=r"\(No space left on device\): make room there"):
+        write_document(str(path), {"attributes": {"A": "new"}})
+    assert [item.name for item in tmp_path.iterdir()] == ["one.json"]
+    assert read_document(str(path)) == {"attributes": {"A": "old"}}
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,20 @@ def test_a_backup_is_one_file_a_machine_and_is_left_alone_the_second_time(fleet:
     assert (status, changed(output, "node1")) == (0, 0), output
 
 
+def test_a_backup_replaces_nothing_but_a_backup(fleet: Fleet) -> None:
+    for text, words in (('{"name": "a web page"}', "there is no key"), ('{"attributes": {"A"', "is not whole JSON")):
+        path = fleet.directory / "node1.json"
+        path.write_text(text)
+        status, output = fleet.play(
+            "bios_backup", options=("--limit", "node1"), bios_backup_directory=str(fleet.directory)
+        )
+        assert status != 0
+        assert f"Expected {path} to be missing or an earlier backup" in output
+        assert words in output
+        assert "move it away and run again" in output
+        assert path.read_text() == text
+
+
 def test_the_odd_machine_of_a_fleet_is_found_by_majority(fleet: Fleet) -> None:
     status, output = fleet.play("bios_diff", options=("--check",))
     assert status == 0, output
