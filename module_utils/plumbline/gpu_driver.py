@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from .distribution_packages import APT, available, headers_package, initramfs, installed, newer_default
+from .kernel_boot import next_kernel
 from .node import nvidia_gpus
 from .nvidia_smi import SmiError, parse_smi
 from .nvidia_xid import find_xids
 from .tree import Tree
-from .version_compare import compare_versions
 
 # Runs a command; returns its exit status (127 where it does not exist), stdout and stderr.
 Runner = Callable[[list[str]], "tuple[int, str, str]"]
@@ -104,18 +104,6 @@ def kernel_log(run: Runner | None) -> tuple[list[dict[str, Any]], str]:
         said = (err.strip().splitlines() or ["nothing in it"])[-1][:200] if status != 127 else "not installed"
         faults.append(f"{command[0]}: {said}")
     return [], f"the kernel log of this boot could not be read ({'; '.join(faults)})"
-
-
-def next_kernel(tree: Tree) -> str:
-    """The kernel that will boot next: the newest with an image, as GRUB's first entry; else the running one."""
-    running = tree.text("/proc/sys/kernel/osrelease") or ""
-    newest = ""
-    for release in tree.names("/lib/modules"):
-        if not re.search(r"\d", release) or not tree.exists(f"/boot/vmlinuz-{release}"):
-            continue
-        if not newest or compare_versions(release, newest) > 0:
-            newest = release
-    return newest or running
 
 
 def built_module(tree: Tree, kernel: str) -> tuple[str, str]:
