@@ -45,3 +45,16 @@ def test_the_made_up_machine_was_given_back(host):
     assert read(host, "/srv/machine/sys/kernel/mm/transparent_hugepage/enabled") == "never"
     assert read(host, "/srv/machine/sys/devices/system/cpu/cpufreq/policy0/scaling_governor") == "powersave"
     assert host.run("find /srv/machine/etc -type f").stdout.split() == ["/srv/machine/etc/default/grub"]
+
+
+def test_apt_itself_holds_the_packages_back(host):
+    shown = host.run("apt-config dump Unattended-Upgrade::Package-Blacklist").stdout
+    for name in ("linux-image", "linux-headers", "nvidia-", "libnvidia-", "cuda-drivers"):
+        assert f'"^{name}"' in shown, shown
+
+
+def test_the_slice_is_there_at_every_start(host):
+    assert read(host, "/etc/systemd/system/plumbline.slice").splitlines()[-4] == "MemoryMax=1G"
+    assert host.file("/etc/systemd/system/multi-user.target.wants/plumbline.slice").is_symlink
+    assert host.run("systemctl is-active plumbline.slice").stdout.strip() == "active"
+    assert host.run("systemctl is-active in-the-slice").stdout.strip() == "active"
