@@ -11,6 +11,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import host_marks, run_claims
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import gate_problems, plain
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.cuda_compatibility import matrix_problems
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.variables import (
     UndefinedYetError,
     UnresolvableError,
@@ -44,6 +45,7 @@ class ActionModule(ActionBase):
             required_prefix=self._required_prefix(variables),
         )
         problems += self._gates(variables)
+        problems += self._versions(variables)
         if not problems and (other := self._other_run(variables)):
             result.update(changed=False, failed=True, problems=[other], checked=len(variables), msg=other)
             return result
@@ -99,6 +101,23 @@ class ActionModule(ActionBase):
         if not all(value is None or isinstance(value, dict) for value in values.values()):
             return []  # check_variables has said so
         return gate_problems(values["gates_rules"], values["gates_rules_overrides"], values["gates_slo"])
+
+    def _versions(self, variables: dict[str, Any]) -> list[str]:
+        """Hold driver, CUDA, torch and vLLM of the inventory against each other, before anything is installed."""
+        names = ("gpu_driver_version", "gpu_driver_cuda_version", "engine_version", "engine_kind", "engine_lock_file")
+        try:
+            wish = {name: self._resolve(variables, name) for name in names if name in variables}
+        except (UndefinedYetError, UnresolvableError):
+            return []  # named by check_variables, or resting on a later stage
+        if wish.get("engine_kind") == "cpu" or any(not isinstance(value, str) for value in wish.values() if value):
+            return []  # no GPU is meant, or check_variables has said that a version is no text
+        own = wish.get("engine_lock_file")
+        locks = [Path(own)] if own else sorted(_ROOT.glob("roles/engine/files/locks/cuda-*.txt"))
+        try:
+            text = locks[0].read_text(encoding="utf-8") if locks else ""
+        except (OSError, UnicodeDecodeError):
+            return []  # the engine stage names a lock that cannot be read
+        return matrix_problems(wish, text, locks[0].name if locks else "")
 
     def _resolve(self, variables: dict[str, Any], name: str) -> Any:
         try:

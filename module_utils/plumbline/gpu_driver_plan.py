@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from .cuda_compatibility import OLDEST_DRIVER_OF_CUDA
+from .cuda_compatibility import cuda_fault
 from .distribution_packages import APT, chosen, hold_command, initramfs_command
 from .gpu_driver import MODPROBE, changed_since_boot, initramfs_is_older, matches, upstream
 from .gpu_modes import mode_plan, mode_problems
@@ -164,19 +164,6 @@ def option_faults(options: dict[str, Any], known: list[str] | None) -> list[str]
         elif known is None and not re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", name):
             faults.append(f"module option {name!r}: expected a name such as NVreg_EnablePCIERelaxedOrderingMode")
     return faults
-
-
-def cuda_fault(driver: str, cuda_version: str) -> str:
-    """A sentence when a driver is too old for a CUDA release; empty when it fits or one of them is not known."""
-    major = cuda_version.partition(".")[0]
-    oldest = OLDEST_DRIVER_OF_CUDA.get(int(major)) if major.isdigit() else None
-    branch = driver.partition(".")[0]
-    if oldest is None or not branch.isdigit() or int(branch) >= int(oldest):
-        return ""
-    return (
-        f"driver {driver} is too old for the engine's CUDA {cuda_version}: expected {oldest} or newer; take a newer branch "
-        "(gpu_driver_version, gpu_driver_apt_source), or an engine built for an older CUDA"
-    )
 
 
 def _restart_due(tree: Tree, seen: dict[str, Any]) -> bool:
