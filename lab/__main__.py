@@ -87,7 +87,7 @@ def on_lab(options: argparse.Namespace, lab: settings.Lab) -> None:
     if command in {"up", "down", "clean", "purge"}:
         with locked(lab):
             if command in {"clean", "purge"}:
-                vm_command.take_down(ROOT)
+                vm_command.take_down(ROOT, forget=command == "purge")
             if command == "purge":
                 lifecycle.clean(lab)
             getattr(lifecycle, command)(lab)

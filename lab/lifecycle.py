@@ -102,11 +102,11 @@ def purge(lab: Lab) -> None:
             if done.returncode != 0:
                 say(f"note: the image {identity} is used by another lab and stays")
     for name in MADE:
-        _remove_tree(lab.root / name)
+        remove_tree(lab.root / name)
     lab.vault_file.unlink(missing_ok=True)
 
 
-def _remove_tree(path: Path) -> None:
+def remove_tree(path: Path) -> None:
     """Remove a directory in which root may have made files."""
     try:
         shutil.rmtree(path)

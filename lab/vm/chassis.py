@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from lab.shell import LabError, environment, write_atomically
+from lab.shell import LabError, environment, last_line, read, write_atomically
 from lab.vm import links, machine, settings
 from lab.vm.bmc import VmBmc
 from lab.vm.qmp import Qmp, QmpClosedError
@@ -45,6 +45,8 @@ class Chassis:
             if reason != "guest-reset" or self.wants_off:
                 return
             self.pass_post()
+            if self.wants_off:
+                return
 
     def boot(self) -> str:
         """Start QEMU and wait until it ends; why it ended, in QEMU's words."""
@@ -67,7 +69,10 @@ class Chassis:
                 say("the machine runs")
                 return self.watch(qmp)
         except QmpClosedError:
-            return "ended"
+            # What it said stands above in this log.
+            raise LabError(
+                f"QEMU ended before the machine ran: {last_line(read(self.lab.state / 'chassis.log'))}"
+            ) from None
         finally:
             self.end()
 

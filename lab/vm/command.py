@@ -83,13 +83,14 @@ def dispatch(root: Path, options: argparse.Namespace) -> None:
         lifecycle.status(lab)
 
 
-def take_down(root: Path) -> None:
-    """Remove the machine where there is one; for `purge`, which must work without the virtual environment."""
+def take_down(root: Path, *, forget: bool) -> None:
+    """Remove the machine where there is one, and with ``forget`` its vault; works without the virtual environment."""
     lab = settings.load(root, {}, recorded_first=True)
+    if forget:
+        lab.vault_file.unlink(missing_ok=True)
     if not lab.record.exists():
         return
     from lab.vm import lifecycle  # noqa: PLC0415
 
     with _locked(lab):
         lifecycle.clean(lab)
-    lab.vault_file.unlink(missing_ok=True)

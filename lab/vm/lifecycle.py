@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 
 from lab import credentials, masters
 from lab.bmcd import Bmc
+from lab.lifecycle import remove_tree
 from lab.node import require_free_port
 from lab.packages import machine_needs, require
 from lab.shell import LabError, run, say, sudo, write_atomically
-from lab.vm import image, links, machine, powers
+from lab.vm import image, links, machine, powers, settings
 from lab.vm.access import Access
 from lab.vm.bmc import VmBmc
 from lab.vm.ipmi import Ipmi, sensors
@@ -27,6 +27,7 @@ def up(lab: VmLab) -> None:
     (lab.root / "lab" / ".state").mkdir(parents=True, exist_ok=True)
     (lab.root / "lab" / ".state").chmod(0o700)
     lab.ensure_state()
+    _refuse_other_ports(lab)
     access = Access(lab)
     lab.write_record(
         {
@@ -57,6 +58,15 @@ def up(lab: VmLab) -> None:
     started = time.monotonic()
     access.wait(BOOT_SECONDS, lambda: powers.chassis_pid(lab) is not None)
     say(f"the machine answers on 127.0.0.1:{lab.ssh_port} ({time.monotonic() - started:.0f} s)")
+
+
+def _refuse_other_ports(lab: VmLab) -> None:
+    was = settings.load(lab.root, {}, recorded_first=True)
+    if powers.chassis_pid(was) is not None and was != lab:
+        raise LabError(
+            f"the machine runs with the ports {was.ssh_port} (SSH), {was.bmc_port} (BMC) and {was.ipmi_port} (IPMI), asked for "
+            f"{lab.ssh_port}, {lab.bmc_port} and {lab.ipmi_port}: run make lab-vm-down first"
+        )
 
 
 def off(lab: VmLab) -> None:
@@ -93,7 +103,7 @@ def clean(lab: VmLab) -> None:
     names = [*(lab.state / name for name in gone), *lab.state.glob("bmc-state*"), *lab.state.glob("*.sock")]
     for path in names:
         if path.is_dir():
-            shutil.rmtree(path)
+            remove_tree(path)
         else:
             path.unlink(missing_ok=True)
     lab.record.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ import pytest
 
 from lab import packages
 from lab.shell import LabError
-from lab.vm import command, image, lifecycle, links, machine, powers, settings
+from lab.vm import chassis, command, image, lifecycle, links, machine, powers, settings
 from lab.vm.qmp import Qmp, QmpClosedError
 
 # -- settings ---------------------------------------------------------------------------------------------------------------
@@ -339,3 +339,57 @@ def test_missing_packages_are_one_sentence_with_the_remedy() -> None:
     assert {"qemu-system-x86_64", "mmdebstrap", "ipmi_sim"} <= {
         probe for need in packages.machine_needs() for probe in need.probes
     }
+
+
+# -- chassis ----------------------------------------------------------------------------------------------------------------
+
+
+class FakeChassis(chassis.Chassis):
+    """Boots that end for given reasons; what happened is in `done`."""
+
+    def __init__(self, lab: settings.VmLab, reasons: list[str], *, off_in_post: bool = False) -> None:
+        super().__init__(lab, "tcg")
+        self.reasons, self.off_in_post = reasons, off_in_post
+        self.done: list[str] = []
+
+    def boot(self) -> str:
+        self.done.append("boot")
+        return self.reasons.pop(0)
+
+    def pass_post(self) -> None:
+        self.done.append("POST")
+        self.wants_off = self.off_in_post
+
+
+def test_every_reset_of_the_guest_passes_post(tmp_path: Path) -> None:
+    made = FakeChassis(settings.load(tmp_path, {}), ["guest-reset", "guest-reset", "guest-shutdown"])
+    made.run()
+    assert made.done == ["boot", "POST", "boot", "POST", "boot"]
+
+
+def test_power_that_is_taken_away_stays_away(tmp_path: Path) -> None:
+    made = FakeChassis(settings.load(tmp_path, {}), ["guest-reset", "host-off"], off_in_post=True)
+    made.run()
+    assert made.done == ["boot", "POST"]
+
+
+def test_a_running_machine_keeps_its_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = settings.load(tmp_path, {})
+    lab.state.mkdir(parents=True)
+    lab.write_record({"ipmi_port": lab.ipmi_port})
+    monkeypatch.setattr(powers, "chassis_pid", lambda _: 1)
+    monkeypatch.setattr(lifecycle, "require", lambda _: None)
+    with pytest.raises(LabError, match=r"runs with the ports 2223 \(SSH\).* asked for 2323.*make lab-vm-down first"):
+        lifecycle.up(settings.load(tmp_path, {"LAB_VM_SSH_PORT": "2323"}))
+    assert settings.load(tmp_path, {}).ssh_port == 2223
+
+
+def test_what_was_made_is_gone_after_clean_and_keys_stay(tmp_path: Path) -> None:
+    lab = settings.load(tmp_path, {})
+    (lab.state / "smbios").mkdir(parents=True)
+    made = ["disk.qcow2", "nvme.img", "links.json", "bmc-state.json", "smbios/00.bin", "lab.json"]
+    kept = ["ssh_key", "bmc-password", "ca.pem"]
+    for name in made + kept:
+        (lab.state / name).write_text("x")
+    lifecycle.clean(lab)
+    assert sorted(path.name for path in lab.state.iterdir()) == sorted(kept)
