@@ -10,7 +10,7 @@ import logging
 import time
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import requests
 from sushy import connector as sushy_connector
@@ -42,6 +42,22 @@ def retry_after_seconds(header: str | None, now: float) -> float | None:
         return None
 
 
+def refuse_foreign_redirect(response: requests.Response, *_arguments: Any, **_options: Any) -> None:
+    """Follow a redirect within the BMC only: requests would take the session's token along to wherever it leads.
+
+    Raises:
+        InvalidURL: it leads to another host or port, or from HTTPS to HTTP.
+    """
+    if not response.is_redirect:
+        return
+    here = urlsplit(response.url)
+    there = urlsplit(urljoin(response.url, response.headers["Location"]))
+    if there.hostname != here.hostname or (there.scheme != "https" and here.scheme == "https"):
+        raise requests.exceptions.InvalidURL(
+            f"it redirects to {there.scheme}://{there.netloc}, where the login would be sent along: name the BMC itself in bmc_host"
+        )
+
+
 class PatientConnector(sushy_connector.Connector):
     """A connector that waits for a BMC that is not ready, up to `timeout_seconds` for each request."""
 
@@ -61,6 +77,7 @@ class PatientConnector(sushy_connector.Connector):
         self._patience = timeout_seconds
         # A BMC stands in the management network: no proxy of the environment, no ~/.netrc beside the given login.
         self._session.trust_env = False
+        self._session.hooks["response"].append(refuse_foreign_redirect)
 
     def _remember(self, response: Any) -> None:
         self._last_response = response

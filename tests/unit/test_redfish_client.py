@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_client import (
     RedfishClient,
     etag_forms,
@@ -20,6 +23,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redf
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_connector import (
     is_transient,
+    refuse_foreign_redirect,
     retry_after_seconds,
 )
 
@@ -250,6 +254,47 @@ def test_certificates_and_names_do_not_mend_by_waiting() -> None:
     assert is_transient(OSError("Connection refused"))
     assert not is_transient(OSError("certificate verify failed"))
     assert not is_transient(OSError("Name or service not known"))
+
+
+@pytest.mark.parametrize(
+    "leads_to", ["http://other.example/redfish/v1", "https://other.example/x", "http://bmc.example/x"]
+)
+def test_a_redirect_away_from_the_bmc_is_not_followed_with_the_login(leads_to: str) -> None:
+    response = requests.Response()
+    response.status_code, response.url = 302, "https://bmc.example/redfish/v1/Systems"
+    response.headers["Location"] = leads_to
+    with pytest.raises(requests.exceptions.InvalidURL, match="where the login would be sent along"):
+        refuse_foreign_redirect(response)
+    response.headers["Location"] = "/redfish/v1/Systems/"
+    refuse_foreign_redirect(response)
+
+
+def test_a_bmc_that_redirects_elsewhere_is_named_and_the_other_place_gets_nothing(bmc: RunningBmc) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        elsewhere = f"http://localhost:{other.getsockname()[1]}/redfish/v1/"
+
+        class Redirecting(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(307)
+                self.send_header("Location", elsewhere)
+                self.end_headers()
+
+            def log_message(self, *_arguments: object) -> None:
+                """Say nothing."""
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Redirecting)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            text = failure(login(bmc, base_url=f"http://127.0.0.1:{server.server_address[1]}"))
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+        assert f"it redirects to http://localhost:{other.getsockname()[1]}" in text
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
 
 
 def test_error_bodies_are_read_in_their_forms() -> None:
