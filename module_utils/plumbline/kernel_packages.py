@@ -18,16 +18,10 @@ _VERSIONLOCK_PLUGIN = "/etc/dnf/plugins/versionlock.conf"
 _RPM = "/usr/bin/rpm"
 _BEGIN = "# Plumbline: the kernel is held (role kernel); change the inventory, not these lines."
 _END = "# Plumbline: end."
-# A package of one kernel. What NVIDIA's modules are called (linux-modules-nvidia-...) is the driver's, not the kernel's.
-_DPKG_KERNEL = re.compile(r"^linux-(?:image|image-unsigned|headers|modules|modules-extra)-(\d\S*)$")
-_RPM_KERNELS = (
-    "kernel",
-    "kernel-core",
-    "kernel-modules",
-    "kernel-modules-core",
-    "kernel-modules-extra",
-    "kernel-devel",
-)
+# A package of one kernel. NVIDIA's modules (linux-modules-nvidia-...) and the headers are the driver's: it may bring them
+# later, and must be able to move them.
+_DPKG_KERNEL = re.compile(r"^linux-(?:image|image-unsigned|modules|modules-extra)-(\d\S*)$")
+_RPM_KERNELS = ("kernel", "kernel-core", "kernel-modules", "kernel-modules-core", "kernel-modules-extra")
 
 
 @dataclass

@@ -180,11 +180,13 @@ def _reading(context: Context, group: str, name: str, wanted: str) -> dict[str, 
 
 
 def _bytes(tree: Tree, size: str) -> int:
-    """A size as systemd takes it; a share is one of all memory."""
+    """A size as systemd takes it; a share is one of all memory, or of a container's limit."""
     if size.endswith("%"):
+        limit = tree.integer("/sys/fs/cgroup/memory.max")
         for line in (tree.text("/proc/meminfo") or "").splitlines():
             if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * _KIB * int(size[:-1]) // 100
+                total = int(line.split()[1]) * _KIB
+                return (min(total, limit) if limit else total) * int(size[:-1]) // 100
         return 0
     return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
 

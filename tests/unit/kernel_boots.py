@@ -156,5 +156,5 @@ class El(Machine):
                 for name in ("kernel", "kernel-core", "kernel-modules")
                 for release in self.releases
             ]
-            return 1, "\n".join([*lines, "package kernel-devel is not installed"]) + "\n", ""
+            return 1, "\n".join([*lines, "package kernel-modules-extra is not installed"]) + "\n", ""
         return 0, "", ""

@@ -221,6 +221,14 @@ def test_what_the_control_group_really_has_counts_and_not_the_file(host: Host) -
     assert judge(host, SLICE)["plumbline.slice cpuset.cpus"]["value"] == "absent"
 
 
+def test_a_share_in_a_container_is_one_of_its_own_limit(host: Host) -> None:
+    converge(host, SLICE)
+    host.put("/sys/fs/cgroup/plumbline.slice/memory.max", str(8 * 2**30 * 95 // 100))
+    assert judge(host, SLICE)["plumbline.slice memory.max"]["value"] == "8160437862 bytes"
+    host.put("/sys/fs/cgroup/memory.max", str(8 * 2**30))
+    assert judge(host, SLICE)["plumbline.slice memory.max"]["value"] == "95%"
+
+
 def test_the_legacy_layout_is_an_error_on_a_machine_and_a_reason_in_a_container(host: Host) -> None:
     converge(host, SLICE)
     host.put("/proc/self/mounts", "cgroup /sys/fs/cgroup/memory cgroup rw 0 0")
@@ -409,6 +417,33 @@ def test_the_mode_comes_before_the_governor_that_only_it_offers(host: Host) -> N
     with pytest.raises(KernelError, match="expected one of performance, powersave, found 'schedutil'"):
         make_plan(str(host.root), {"cpu": {"governor": "schedutil", "amd_pstate": "active"}}, False, host.run)
     assert "not there" in judge(host, {"cpu": {"intel_pstate": "off"}})["cpu.intel_pstate"]["skipped"]
+
+
+def test_uncore_idle_states_and_link_power_are_written_kept_and_given_back(host: Host) -> None:
+    cpu = "/sys/devices/system/cpu"
+    host.put("/sys/module/pcie_aspm/parameters/policy", "[default] performance powersave powersupersave")
+    for package in (0, 1):
+        host.put(f"{cpu}/intel_uncore_frequency/package_0{package}_die_00/min_freq_khz", "800000")
+    for one in (0, 15):
+        host.put(f"{cpu}/cpu{one}/power/pm_qos_resume_latency_us", "0")
+    host.put(f"{cpu}/intel_pstate/status", "active")
+    before = host.snapshot()
+    wish = {
+        "uncore": {"minimum_khz": 2200000},
+        "cpu": {"resume_latency_us": 10, "intel_pstate": "passive"},
+        "pcie_aspm_policy": "performance",
+    }
+    assert converge(host, wish)[0]
+    assert host.get(f"{cpu}/intel_uncore_frequency/package_01_die_00/min_freq_khz") == "2200000"
+    assert host.get(f"{cpu}/cpu15/power/pm_qos_resume_latency_us") == "10"
+    assert host.get("/sys/module/pcie_aspm/parameters/policy") == "default [performance] powersave powersupersave"
+    kept = host.get("/etc/tmpfiles.d/95-plumbline.conf") or ""
+    assert f"w {cpu}/intel_uncore_frequency/package_*/min_freq_khz - - - - 2200000" in kept
+    assert kept.index("intel_pstate/status") < kept.index("pm_qos_resume_latency_us")
+    assert not converge(host, wish)[0]
+    assert all(found["value"] == found["expected"] for found in judge(host, wish).values())
+    converge(host, {})
+    assert not left(host, before)
 
 
 @pytest.mark.parametrize(
