@@ -258,7 +258,8 @@ def main() -> None:
         module.warn(warning)
     if module.params["state"] == "verified":
         module.exit_json(**result, measurements=measurements(plan))
-    result["changed"] = plan.is_changed
+    # What must be installed first is installed by others; a dry run foretells it.
+    result["changed"] = plan.is_changed or (module.check_mode and bool(plan.boot.install))
     if module._diff:
         result["diff"] = differences(plan)
     if not module.check_mode:
