@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -77,6 +78,11 @@ _BOLD, _DIM = "1", "2"
 def _style(text: str, code: str) -> str:
     """Make text bold or dim, which suits dark and light terminals alike, where Ansible colours at all."""
     return f"\033[{code}m{text}\033[0m" if color.ANSIBLE_COLOR and text else text
+
+
+def _of_any_host(detail: str, host: Any) -> str:
+    """A message without the host's name, by which it is alike on many; a longer name that begins with this one stays."""
+    return re.sub(rf"(?<![\w.-]){re.escape(host.get_name())}(?![\w-]|\.\w)", "this host", detail)
 
 
 class CallbackModule(DefaultCallback):
@@ -296,7 +302,7 @@ class CallbackModule(DefaultCallback):
             detail += "\n" + self._dump_results(result.result, indent=2)
         host = self.host_label(result)
         if self._wide:
-            key = (status, self._name(result), detail.replace(result.host.get_name(), "this host"))
+            key = (status, self._name(result), detail if result.task.run_once else _of_any_host(detail, result.host))
             self._alike.setdefault(key, []).append(host)
             return
         self._print(status, f"{self._name(result)}{self._at(host)}", detail, result.task)

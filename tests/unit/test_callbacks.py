@@ -192,6 +192,24 @@ def test_what_is_alike_on_many_hosts_is_one_line(tmp_path: Path) -> None:
     assert outcome.last_line == "CRITICAL: 6 checks on 6 hosts: 5 failed tasks, 1 CRITICAL, 5 OK"
 
 
+def test_names_of_other_hosts_are_not_taken_for_this_one(tmp_path: Path) -> None:
+    tasks = [
+        {
+            "name": "One for all",
+            "ansible.builtin.fail": {"msg": "node1, node1-strict and node1.example differ"},
+            "run_once": True,
+            "ignore_errors": True,
+        },
+        {
+            "name": "Each for itself",
+            "ansible.builtin.fail": {"msg": "{{ inventory_hostname }} is not node1-strict or node1.example. It is x."},
+        },
+    ]
+    outcome = run_playbook(tmp_path, [play(tasks)], hosts=tuple(f"node{number}" for number in range(1, 7)))
+    assert "node1, node1-strict and node1.example differ" in outcome.output
+    assert outcome.output.count("this host is not node1-strict or node1.example. It is x.") == 1
+
+
 def test_two_hosts_are_told_apart(tmp_path: Path) -> None:
     tasks = [gate(MEMORY), gate({**MEMORY, "value": "{{ 204.8e9 * (0.4 if inventory_hostname == 'b' else 0.8) }}"})]
     outcome = run_playbook(tmp_path, [play(tasks)], hosts=("a", "b"), variables={"gates_rules": RULES})
