@@ -17,6 +17,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline impo
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_console import read_console
 
 from lab.bmc.testing import RunningBmc, running
+from tests.unit.playbook_run import play, run_playbook
 from tests.unit.test_redfish_playbooks import WANTED, Site
 
 OLD, NEW = "boot-1", "boot-2"
@@ -352,6 +353,29 @@ def test_a_machine_that_nothing_was_sent_to_is_not_marked(site: Site) -> None:
     )
     assert run.status != 0
     assert not (site.directory / "artifacts" / "marks").exists()
+
+
+def test_the_other_hosts_go_on_without_the_one_that_was_lost(tmp_path: Path) -> None:
+    console = {"lines": ["Loading Linux", "Kernel panic: password hunter2-secret"], "source": "console log HostLogger"}
+    tasks = [
+        {
+            "name": "Lost",
+            "plumbline.plumbline.restart_mark": {"reason": "node1 was silent.", "console": console},
+            "when": "inventory_hostname == 'node1'",
+        },
+        {"name": "Goes on", "ansible.builtin.debug": {"msg": "{{ inventory_hostname }} goes on"}},
+    ]
+    secret = {"bmc_password": "hunter2-secret"}
+    outcome = run_playbook(tmp_path, [play(tasks, "restart")], hosts=("node1", "node2"), variables=secret)
+    assert outcome.status != 0
+    assert outcome.kinds("node2") != []
+    mark = json.loads((tmp_path / "artifacts" / "marks" / "node1.json").read_text())
+    assert mark["console"] == ["Loading Linux", "Kernel panic: password ********"]
+    assert not (tmp_path / "artifacts" / "marks" / "node2.json").exists()
+    assert "node1 was silent. The last lines of its console log HostLogger:" in outcome.output
+    assert "hunter2-secret" not in outcome.output
+    ended = [record for record in outcome.evidence("node2") if record.get("kind") == "stage"]
+    assert [(record["failed"]) for record in ended] == [0]
 
 
 def test_plumbline_does_not_reboot_the_machine_that_it_runs_on(site: Site) -> None:
