@@ -28,7 +28,7 @@ STATUSES = (SKIPPED, OK, WARN, UNKNOWN, CRITICAL)
 # A figure that beats its limit by more than this is no good news: the limit or the measurement is wrong.
 DEFAULT_BELIEVABLE = 1.1
 
-MOST_TOLD = 10
+MOST_TOLD = 5
 """How many repeats a sentence tells one by one."""
 
 _MAY_BE_NEGATIVE = frozenset({"Cel", "V", "A", "dB"})

@@ -20,6 +20,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.repo
     markdown,
     model,
     plots,
+    records,
     summary,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.report.render import (
@@ -251,6 +252,7 @@ def test_a_failed_task_is_critical_until_its_stage_goes_through(run: Run) -> Non
     assert (report.status, report.hosts[0].stages["engine"].status) == ("CRITICAL", "CRITICAL")
     assert [problem.what for problem in report.problems()] == ["task: The engine is installed"]
     assert "no space left" in page(run).text
+    assert records.Failure("node1", "engine", "", "the run was ended early").what == "the run"
     run.write("node1", "failure", "engine", task="The engine works", message="no GPU", unreachable=False, handled=False)
     run.write("node1", "stage", "engine", seconds=3.0, changed=0, failed=1)  # resumed under the same run id
     assert [problem.reason for problem in run.report.problems()] == ["no GPU"]

@@ -75,6 +75,8 @@ def test_a_run_that_is_interrupted_has_a_report_that_says_so(tmp_path: Path) -> 
     assert run.returncode != 0
     assert "Traceback" not in output
     assert "ended early, in the stage bios" in output
+    assert "task: :" not in output
+    assert "bios: the run: the run was ended early" in output
     records = [json.loads(line) for line in (tmp_path / "artifacts" / RUN / "node1.jsonl").read_text().splitlines()]
     assert [record["kind"] for record in records] == ["check", "stage", "failure"]
     assert (tmp_path / "artifacts" / RUN / "report.html").exists()

@@ -59,8 +59,7 @@ def host_of(name: str, evidence: Evidence) -> Host:
 def problems_of(host: Host) -> Iterable[Problem]:
     """Return what did not pass on a host, in the order of its evidence."""
     for failure in host.failures:
-        what = "the host cannot be reached" if failure.unreachable else f"task: {failure.task}"
-        yield Problem(CRITICAL, failure.stage, what, failure.message)
+        yield Problem(CRITICAL, failure.stage, failure.what, failure.message)
     for check in host.checks:
         if check.status in FAILING or check.status == WARN:
             yield Problem(

@@ -28,7 +28,7 @@ def _suite(root: ElementTree.Element, host: Host) -> ElementTree.Element:
     for check in host.checks:
         _case(suite, host, check)
     for failure in host.failures:
-        name = "the host can be reached" if failure.unreachable else failure.task
+        name = "the host can be reached" if failure.unreachable else failure.task or "the run"
         case = ElementTree.SubElement(
             suite, "testcase", classname=_clean(f"{host.name}.{failure.stage}"), name=_clean(name)
         )

@@ -68,6 +68,11 @@ class Failure:
     message: str
     unreachable: bool = False
 
+    @property
+    def what(self) -> str:
+        """What failed, for people; a run that was ended early was in no task."""
+        return "the host cannot be reached" if self.unreachable else f"task: {self.task}" if self.task else "the run"
+
 
 @dataclass
 class Stage:
@@ -132,10 +137,7 @@ class Host:
     @property
     def screen(self) -> Screen:
         """What the machine is, with the figures of its checks and what is wrong."""
-        failures = [
-            ("the host cannot be reached" if failure.unreachable else f"task: {failure.task}", failure.message)
-            for failure in self.failures
-        ]
+        failures = [(failure.what, failure.message) for failure in self.failures]
         return screen(self.machine, [check.record for check in self.checks], failures)
 
     @property

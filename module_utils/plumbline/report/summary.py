@@ -73,7 +73,7 @@ def _all_checks(report: Report, width: int) -> list[str]:
         rows.append([*row, *_figures(check, wide)])
     for host in report.hosts:
         for failure in host.failures:
-            row = [*((failure.host,) if many else ()), failure.stage, f"task: {failure.task}", "host", "FAILED"]
+            row = [*((failure.host,) if many else ()), failure.stage, failure.what, "host", "FAILED"]
             rows.append([*row, failure.message, *([""] if wide else [])])
     head = [
         *(("host",) if many else ()),
