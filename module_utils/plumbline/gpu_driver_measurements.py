@@ -24,7 +24,8 @@ def measurements(
         for gpu in smi["gpus"]:
             found += memory_measurements(gpu)
             found += _modes(gpu, wish)
-            found += mode_measurements(gpu, wish)
+            # A container's GPUs are set on its host.
+            found += [] if wish.container else mode_measurements(gpu, wish)
         found.append(_inforom(smi))
         found += _kernel_modules(seen, wish)
     found += _fabric(seen, smi, wish)
@@ -191,7 +192,7 @@ def _count(seen: dict[str, Any], smi: dict[str, Any], wish: DriverWish) -> dict[
 def _modes(gpu: dict[str, Any], wish: DriverWish) -> list[dict[str, Any]]:
     address = gpu["address"]
     found = []
-    wanted = ECC_MODES.get(wish.ecc) or gpu["ecc_mode_pending"]
+    wanted = ("" if wish.container else ECC_MODES.get(wish.ecc)) or gpu["ecc_mode_pending"]
     if gpu["ecc_mode"] and wanted:
         waits = gpu["ecc_mode_pending"] not in (None, gpu["ecc_mode"])
         found.append(

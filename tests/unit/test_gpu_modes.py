@@ -147,3 +147,9 @@ def test_ecc_that_did_not_take_fails_its_gate_with_the_right_cause(node: Node) -
     assert node.plan(wish)["problems"] == []
     node.answers["timeout"] = (0, answer(pending_ecc="Disabled", current_ecc="Disabled"), "")
     assert node.judge(wish) == {}
+
+
+def test_a_container_is_not_blamed_for_the_modes_that_its_host_sets(node: Node) -> None:  # noqa: F811
+    assert node.judge(replace(WISH, power_limit_watts=500, ecc="disabled")) != {}
+    inside = replace(WISH, power_limit_watts=500, compute_mode="prohibited", ecc="disabled", container=True)
+    assert node.judge(inside) == {"gpu_count node": "SKIPPED"}
