@@ -46,8 +46,8 @@ class ActionModule(ActionBase):
         )
         problems += self._gates(variables)
         problems += self._versions(variables)
-        if not problems and (other := self._other_run(variables)):
-            result.update(changed=False, failed=True, problems=[other], checked=len(variables), msg=other)
+        if not problems and (reason := self._without_evidence(variables) or self._other_run(variables)):
+            result.update(changed=False, failed=True, problems=[reason], checked=len(variables), msg=reason)
             return result
         if mark := self._mark(variables):
             result["warnings"] = [*result.get("warnings", []), host_marks.told(mark)]
@@ -66,6 +66,20 @@ class ActionModule(ActionBase):
         """Return the prefix of the play's own stage; the whole chain begins with the stage preflight, which wants all."""
         stage = self._resolve(variables, "plumbline_stage") if "plumbline_stage" in variables else "preflight"
         return "" if stage == "preflight" else f"{stage}_"
+
+    def _without_evidence(self, variables: dict[str, Any]) -> str:
+        """Return why no evidence of this run could be kept, or an empty text. Nothing is made here."""
+        if "plumbline_artifacts_dir" not in variables:
+            return ""
+        wanted = Path(str(self._resolve(variables, "plumbline_artifacts_dir"))).expanduser().absolute()
+        there = next(path for path in (wanted, *wanted.parents) if path.exists())
+        if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+            return ""
+        found = "is not writable for this user" if there.is_dir() else "is no folder"
+        return (
+            f"Expected the evidence of this run to fit under {wanted} (plumbline_artifacts_dir), but {there} {found}: make it"
+            f" writable, or set PLUMBLINE_ARTIFACTS_DIR; nothing was touched on {variables.get('inventory_hostname')}."
+        )
 
     def _other_run(self, variables: dict[str, Any]) -> str:
         """Return why this host must wait for another run, or an empty text; looking only needs no turn."""

@@ -314,3 +314,18 @@ def test_bounds_of_a_variable_that_nobody_declares_are_a_problem(tmp_path: Path)
     (tmp_path / "meta").mkdir()
     (tmp_path / "meta/variables.yml").write_text("bounds: {serving_prot: {minimum: 1}}\n")
     assert any("serving_prot" in problem for problem in v.load_catalogue(tmp_path).problems)
+
+
+def test_a_run_whose_evidence_could_not_be_kept_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    outcome = run_playbook(
+        tmp_path,
+        [play([{"plumbline.plumbline.preflight": None}], stage="survey")],
+        variables={"plumbline_artifacts_dir": str(file / "artifacts")},
+    )
+    assert outcome.status != 0
+    told = " ".join(outcome.output.split())
+    assert f"under {file}/artifacts (plumbline_artifacts_dir), but {file} is no folder" in told
+    assert "nothing was touched on node1" in told
+    assert "Traceback" not in told
