@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from lab import credentials, masters
 from lab.bmcd import Bmc
 from lab.lifecycle import remove_tree
 from lab.node import require_free_port
 from lab.packages import machine_needs, require
-from lab.shell import LabError, run, say, sudo, write_atomically
+from lab.shell import LabError, read, run, say, sudo, write_atomically
 from lab.vm import image, links, machine, powers, settings
 from lab.vm.access import Access
 from lab.vm.bmc import VmBmc
@@ -43,8 +44,7 @@ def up(lab: VmLab) -> None:
     credentials.ensure_vault(lab, password, credentials.ensure_secret(lab.state / "api-key"))
     access.ensure_keys()
     renewed = tls.ensure(lab.state)
-    base = image.ensure(lab)
-    machine.ensure_disks(lab.state, base)
+    machine.ensure_disks(lab.state, _base_image(lab))
     if not powers.running(lab):
         require_free_port(lab.ssh_port, VARIABLES["ssh_port"])
         write_atomically(lab.state / "accelerator", f"{machine.accelerator()}\n", 0o644)
@@ -58,6 +58,22 @@ def up(lab: VmLab) -> None:
     started = time.monotonic()
     access.wait(BOOT_SECONDS, lambda: powers.chassis_pid(lab) is not None)
     say(f"the machine answers on 127.0.0.1:{lab.ssh_port} ({time.monotonic() - started:.0f} s)")
+
+
+def _base_image(lab: VmLab) -> Path:
+    """The image that the machine's disk is a layer over; a machine without a disk, or without that image, begins with a new one."""
+    disk, noted = lab.state / "disk.qcow2", lab.state / "image"
+    base = Path(read(noted).strip() or "/nowhere")
+    if disk.exists() and base.is_file():
+        if base.name != image.recipe(lab.root).reference():
+            say("note: the machine was made from another version of its image; make clean and make lab-vm renew it")
+        return base
+    if disk.exists():
+        say("the image that the machine was made from is gone: it begins with a new disk")
+        disk.unlink()
+    base = image.ensure(lab)
+    write_atomically(noted, f"{base}\n", 0o644)
+    return base
 
 
 def _refuse_other_ports(lab: VmLab) -> None:
@@ -98,6 +114,7 @@ def clean(lab: VmLab) -> None:
         "console.log.1",
         "ipmi",
         "accelerator",
+        "image",
         "bmc.started-with",
     ]
     names = [*(lab.state / name for name in gone), *lab.state.glob("bmc-state*"), *lab.state.glob("*.sock")]

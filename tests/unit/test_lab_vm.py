@@ -393,3 +393,20 @@ def test_what_was_made_is_gone_after_clean_and_keys_stay(tmp_path: Path) -> None
         (lab.state / name).write_text("x")
     lifecycle.clean(lab)
     assert sorted(path.name for path in lab.state.iterdir()) == sorted(kept)
+
+
+def test_a_disk_keeps_the_image_that_it_is_a_layer_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = settings.load(tmp_path, {})
+    lab.state.mkdir(parents=True)
+    old, new = tmp_path / "machine-old.img", tmp_path / "machine-new.img"
+    old.touch()
+    monkeypatch.setattr(image, "ensure", lambda _: new)
+    assert lifecycle._base_image(lab) == new, "there is no disk yet"
+    (lab.state / "disk.qcow2").touch()
+    (lab.state / "image").write_text(f"{old}\n")
+    assert lifecycle._base_image(lab) == old
+    assert (lab.state / "disk.qcow2").exists()
+    old.unlink()
+    assert lifecycle._base_image(lab) == new, "a layer over nothing cannot start"
+    assert not (lab.state / "disk.qcow2").exists()
+    assert (lab.state / "image").read_text() == f"{new}\n"
