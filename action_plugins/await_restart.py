@@ -71,7 +71,11 @@ class ActionModule(ActionBase):
             if changed is None:
                 changed_since = None
             else:
-                reason = ssh_host_key.take_over(changed, allowed, _run) if allowed else ssh_host_key.told(changed)
+                reason = (
+                    ssh_host_key.take_over(changed, allowed, _run, self._address())
+                    if allowed
+                    else ssh_host_key.told(changed)
+                )
                 if not reason:
                     result["host_key"] = changed.fingerprint
                     display.warning(f"{host} has a new SSH host key {changed.fingerprint}, which the inventory names.")
@@ -95,6 +99,13 @@ class ActionModule(ActionBase):
                 )
                 return result
             time.sleep(options["poll_seconds"])
+
+    def _address(self) -> tuple[str, str]:
+        """Where the connection goes, as host and port; empty where it does not say."""
+        try:
+            return str(self._connection.get_option("host") or ""), str(self._connection.get_option("port") or "")
+        except (AttributeError, KeyError):
+            return "", ""
 
     def _look(self, variables: dict[str, Any]) -> tuple[dict[str, Any], str, ssh_host_key.ChangedKey | None]:
         """Ask the node once: its facts, or the reason why there are none, and whether it is its host key."""

@@ -68,10 +68,11 @@ def told(change: ChangedKey) -> str:
     )
 
 
-def take_over(change: ChangedKey, allowed: list[str], run: Runner) -> str:
+def take_over(change: ChangedKey, allowed: list[str], run: Runner, address: tuple[str, str] = ("", "")) -> str:
     """Put a new key that the inventory names in the place of the old one; one sentence why not, empty when it is done.
 
     Fetches the key once more and keeps only what has one of the *allowed* fingerprints, so that it does not matter who answers.
+    *address* is where the node is reached (host and port), since known_hosts may have it under another name (HostKeyAlias).
     """
     if change.fingerprint not in allowed:
         return told(change)
@@ -79,6 +80,7 @@ def take_over(change: ChangedKey, allowed: list[str], run: Runner) -> str:
         return f"{told(change)} (OpenSSH did not say where the old key stands)"
     bracketed = _BRACKETED.match(change.host)
     name, port = bracketed.groups() if bracketed else (change.host, "22")
+    name, port = address[0] or name, address[1] or port
     status, out, err = run(["ssh-keyscan", "-T", _SCAN_SECONDS, "-p", port, "--", name])
     keys = [line.split() for line in out.splitlines() if line and not line.startswith("#")]
     good = [key for key in keys if len(key) == 3 and fingerprint(key[2]) in allowed]

@@ -215,6 +215,16 @@ def test_fingerprints_and_the_removal_of_a_key_are_those_of_openssh(tmp_path: Pa
 
     assert ssh_host_key.take_over(change, [mine], run) == ""
     assert known.read_text() == f"[10.0.0.7]:2222 {public[0]} {public[1]}\n"
+    # known_hosts has it under another name than it is reached by.
+    known.write_text(f"alias {public[0]} {KEY}\n")
+    asked: list[list[str]] = []
+    alias = ssh_host_key.ChangedKey("alias", "ED25519", mine, str(known), 1)
+    assert (
+        ssh_host_key.take_over(alias, [mine], lambda one: (asked.append(one), run(one))[1], ("10.0.0.7", "2222")) == ""
+    )
+    assert asked[0][-4:] == ["-p", "2222", "--", "10.0.0.7"]
+    assert known.read_text() == f"alias {public[0]} {public[1]}\n"
+    known.write_text(f"[10.0.0.7]:2222 {public[0]} {public[1]}\n")
     # Whoever answers ssh-keyscan with another key gets nothing.
     forged = ssh_host_key.take_over(change, [mine], lambda _: (0, f"[10.0.0.7]:2222 ssh-ed25519 {KEY}\n", ""))
     assert "could not be fetched" in forged
