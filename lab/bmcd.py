@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lab.node import require_free_port
 from lab.settings import VARIABLES, Lab
-from lab.shell import LabError, last_line, read, run, say, sudo, write_atomically
+from lab.shell import LabError, command_lines, last_line, read, run, say, sudo, write_atomically
 
 PROFILE = "ieit-nf8260g7"
 START_SECONDS = 20.0
@@ -23,6 +23,8 @@ STOP_SECONDS = 10.0
 
 class Bmc:
     """The process that answers Redfish for the node."""
+
+    port_variable = VARIABLES["bmc_port"]
 
     def __init__(self, lab: Lab) -> None:
         """Nothing is started yet."""
@@ -51,17 +53,7 @@ class Bmc:
     def pids(self) -> list[int]:
         """Processes that run this lab's BMC: found by their command line, since a process file outlives its process."""
         wanted = ["-m", "lab.bmc", "--config", str(self.configuration)]
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            except OSError:
-                continue
-            if words[1:5] == wanted:
-                found.append(int(entry.name))
-        return sorted(found)
+        return sorted(pid for pid, words in command_lines() if words[1:5] == wanted)
 
     def answers(self) -> bool:
         """True where the service root is served under a certificate of the lab's authority."""
@@ -89,7 +81,7 @@ class Bmc:
             return
         if running:
             self.down()
-        require_free_port(self.lab.bmc_port, VARIABLES["bmc_port"])
+        require_free_port(self.lab.bmc_port, self.port_variable)
         self.set_aside_damaged_state()
         # As root, like the node's container, because a reset of the system must restart that container. The shell opens the
         # log and setsid leaves the terminal, so that neither sudo nor make holds the process or is held by it.

@@ -51,7 +51,7 @@ def require_free_port(port: int, variable: str) -> None:
                 raise LabError(f"port {port} on 127.0.0.1 cannot be used: {error.strerror}") from None
             raise LabError(
                 f"port {port} on 127.0.0.1 is already in use{port_holder(port)}: stop that, or choose another port with "
-                f"{variable}=NUMBER (make lab {variable}={port + 1})"
+                f"{variable}=NUMBER (make {'lab-vm' if variable.startswith('LAB_VM_') else 'lab'} {variable}={port + 1})"
             ) from None
 
 

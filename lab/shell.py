@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 # A user's PATH on Debian lacks these, and runc and iptables live there.
@@ -132,6 +132,18 @@ def run_long(
     if process.returncode != 0:
         tail = last_line(log.read_text(errors="replace"))
         raise LabError(f"{what} failed: {tail} (exit status {process.returncode}; everything it said: {log})")
+
+
+def command_lines() -> Iterator[tuple[int, list[str]]]:
+    """Number and command line of every process, by which one is found again: a process file outlives its process."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        yield int(entry.name), words
 
 
 def read(path: Path) -> str:

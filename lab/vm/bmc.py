@@ -13,12 +13,15 @@ from lab.bmcd import Bmc
 from lab.shell import LabError, read
 from lab.vm import machine
 from lab.vm.powers import GRACE_SECONDS
+from lab.vm.settings import VARIABLES
 
 SYSTEM = "/redfish/v1/Systems/Self"
 
 
 class VmBmc(Bmc):
     """The process that answers Redfish for the machine."""
+
+    port_variable = VARIABLES["bmc_port"]
 
     def settings(self) -> dict[str, object]:
         """The configuration file's content: the container's, with another machine and its power."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.node import require_free_port
-from lab.shell import LabError, last_line, read, run, say, sudo, write_atomically
+from lab.shell import LabError, command_lines, last_line, read, run, say, sudo, write_atomically
 from lab.vm.settings import VARIABLES, VmLab
 
 PROGRAM = "ipmi_sim"
@@ -130,17 +130,7 @@ class Ipmi:
     def pids(self) -> list[int]:
         """Processes that run this machine's controller, by their command line."""
         wanted = ["-c", str(self.directory / "lan.conf")]
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            except OSError:
-                continue
-            if Path(words[0]).name == PROGRAM and words[1:3] == wanted:
-                found.append(int(entry.name))
-        return sorted(found)
+        return sorted(pid for pid, words in command_lines() if Path(words[0]).name == PROGRAM and words[1:3] == wanted)
 
     def up(self, wanted: list[Sensor]) -> None:
         """Bring the controller up with these sensors; a reading that somebody set stays."""
