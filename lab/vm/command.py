@@ -58,12 +58,17 @@ def _locked(lab: VmLab) -> Iterator[None]:
 def dispatch(root: Path, options: argparse.Namespace) -> None:
     """Do what the command line asks for."""
     try:
-        from lab.vm import lifecycle, powers  # noqa: PLC0415
-        from lab.vm.access import Access  # noqa: PLC0415
+        _dispatch(root, options)
     except ModuleNotFoundError as error:
         raise LabError(
-            f"the virtual machine needs .venv (no {error.name} here): run make venv, then .venv/bin/python -m lab vm ..."
+            f"this needs .venv (no {error.name} here): run make venv, then .venv/bin/python -m lab vm {options.vm_command}"
         ) from None
+
+
+def _dispatch(root: Path, options: argparse.Namespace) -> None:
+    from lab.vm import lifecycle, powers  # noqa: PLC0415
+    from lab.vm.access import Access  # noqa: PLC0415
+
     command = options.vm_command
     lab = settings.load(root, recorded_first=command != "up")
     if command in {"up", "down", "clean"}:
@@ -74,6 +79,8 @@ def dispatch(root: Path, options: argparse.Namespace) -> None:
     elif command == "link":
         print(lifecycle.link(lab, options.card, options.link))
     elif command == "console":
+        if not (lab.state / "console.log").exists():
+            raise LabError("there is no console yet: run make lab-vm")
         print((lab.state / "console.log").read_text(errors="replace"), end="")
     elif command == "shell":
         words = ["sudo", "-n", "--", *options.words] if options.words else []
