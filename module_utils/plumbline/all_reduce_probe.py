@@ -19,7 +19,7 @@ import sys
 import time
 from typing import Any
 
-if __package__:
+if "." in __name__:  # not __package__: Python 3.9 sets that of a module in a zip file only after running it
     from . import probe_support as support
     from .gpu_copy_probe import pci_address
 else:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-if __package__:
+if "." in __name__:  # not __package__: Python 3.9 sets that of a module in a zip file only after running it
     from . import probe_support as support
 else:
     import probe_support as support  # type: ignore[import-not-found,unused-ignore,no-redef]
