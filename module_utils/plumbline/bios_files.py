@@ -33,7 +33,7 @@ def read_document(path: str) -> Any:
         ) from None
     except TextError as error:
         raise GoldenFileError(
-            f"The golden file {path} {error}: write it again with playbooks/bios_backup.yml"
+            f"The golden file {path} {error}; correct it, or write it again with playbooks/bios_backup.yml"
         ) from None
     except UnicodeError as error:
         raise GoldenFileError(f"The golden file {path} is no text in UTF-8: {error}") from None
