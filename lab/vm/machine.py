@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,8 +194,6 @@ def accelerator() -> str:
         return "tcg"
     # A boot sector that ends QEMU with status 33 through its exit port: mov al,16; out 0xf4,al; hlt.
     sector = b"\xb0\x10\xe6\xf4\xf4" + bytes(505) + struct.pack("<H", 0xAA55)
-    probe = Path("/tmp") / f"plumbline-kvm-{Path('/proc/self').resolve().name}.img"  # noqa: S108
-    write_atomically(probe, sector, 0o600)
     words = [
         "timeout",
         "5",
@@ -210,8 +209,9 @@ def accelerator() -> str:
         "none",
         "-no-reboot",
     ]
-    words += ["-drive", f"file={probe},format=raw,if=ide", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"]
-    try:
+    words += ["-device", "isa-debug-exit,iobase=0xf4,iosize=1"]
+    with tempfile.TemporaryDirectory() as directory:
+        probe = Path(directory) / "sector.img"
+        probe.write_bytes(sector)
+        words += ["-drive", f"file={probe},format=raw,if=ide"]
         return "kvm" if run(words, what="trying KVM", check=False).returncode == 33 else "tcg"
-    finally:
-        probe.unlink(missing_ok=True)
