@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .loose import mappings, number, words
+
 NEXT = "dmidecode -t memory | grep -E 'Locator|Size|Speed'; numactl --hardware; turbostat --quiet --num_iterations 1"
 """What to look at: the DIMMs, where memory is, the processor's clock."""
 
@@ -19,11 +21,11 @@ def probable_cause(conditions: dict[str, Any], dimm: dict[str, Any] | None) -> s
         found.append(f"other programs were at work (load average {load:g})")
     if any("pinned" in note for note in conditions.get("notes", [])):
         found.append("threads could not be pinned to their processors")
-    for socket in (dimm or {}).get("sockets") or []:
-        most, least = socket.get("channel_bytes_largest"), socket.get("channel_bytes_smallest")
+    for socket in mappings((dimm or {}).get("sockets")):
+        most, least = number(socket.get("channel_bytes_largest")), number(socket.get("channel_bytes_smallest"))
         if most and least and least < most:
             found.append(
-                f"the channels of socket {socket['socket']} hold unequal memory, which interleaves only in part"
+                f"the channels of socket {words(socket.get('socket')) or '?'} hold unequal memory, which interleaves only in part"
             )
     if conditions.get("non_temporal_stores") is False:
         found.append("this processor's kernel uses plain stores, which read each line before they write it")

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from .loose import mappings, number, words
 from .node import numa_nodes
 from .tree import Tree, parse_cpu_list
 
@@ -165,16 +166,21 @@ def node_limits(packages: dict[int, int], dimm: dict[str, Any] | None) -> dict[s
     limits: dict[str, tuple[float, str]] = {}
     if not dimm or not dimm.get("available"):
         return limits
-    if dimm.get("bandwidth_bytes_per_second"):
-        limits["node"] = (dimm["bandwidth_bytes_per_second"], dimm.get("bandwidth_source") or "DIMMs (SMBIOS)")
+    whole = number(dimm.get("bandwidth_bytes_per_second"))
+    if whole:
+        limits["node"] = (whole, words(dimm.get("bandwidth_source")) or "DIMMs (SMBIOS)")
     order = sorted(set(packages.values()))
-    sockets = dimm.get("sockets") or []
+    sockets = mappings(dimm.get("sockets"))
     if len(order) != len(sockets):
         return limits
     for node, package in packages.items():
         socket = sockets[order.index(package)]
         share = sum(other == package for other in packages.values())
-        if socket.get("bandwidth_bytes_per_second"):
-            source = socket["bandwidth_source"] + (f", shared by {share} NUMA nodes" if share > 1 else "")
-            limits[f"numa{node}"] = (socket["bandwidth_bytes_per_second"] / share, source)
+        bandwidth = number(socket.get("bandwidth_bytes_per_second"))
+        if bandwidth:
+            source = words(socket.get("bandwidth_source")) or "DIMMs (SMBIOS)"
+            limits[f"numa{node}"] = (
+                bandwidth / share,
+                source + (f", shared by {share} NUMA nodes" if share > 1 else ""),
+            )
     return limits

@@ -16,6 +16,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline impo
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import native_build
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import judge
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.memory_bandwidth_c import SOURCE
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.memory_causes import probable_cause
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.memory_plan import (
     Group,
     cpu_quota,
@@ -356,3 +357,22 @@ def test_one_numa_node_is_measured_once_and_reported_as_the_node_too(tmp_path):
     assert run.call_count == memory._ROUNDS
     assert [m["scope"] for m in found["measurements"]] == ["node"] * 3 + ["numa0"] * 3
     assert "limit" not in found["measurements"][0]
+
+
+@pytest.mark.parametrize(
+    "dimm",
+    [
+        {"available": True, "sockets": 5},
+        {"available": True, "sockets": [5, None]},
+        {"available": True, "bandwidth_bytes_per_second": "fast", "sockets": [{}, {"bandwidth_bytes_per_second": []}]},
+        {"available": True, "sockets": [{"channel_bytes_largest": "2", "channel_bytes_smallest": 1}, {}]},
+    ],
+)
+def test_facts_of_a_wrong_type_give_no_limit_and_no_cause(dimm: dict) -> None:
+    assert node_limits({0: 0, 1: 1}, dimm) == {}
+    assert "unequal" not in probable_cause({}, dimm)
+
+
+def test_a_socket_without_a_source_still_gives_its_limit() -> None:
+    dimm = {"available": True, "sockets": [{"bandwidth_bytes_per_second": 204.8e9}]}
+    assert node_limits({0: 0, 1: 0}, dimm)["numa1"] == (102.4e9, "DIMMs (SMBIOS), shared by 2 NUMA nodes")
