@@ -204,6 +204,7 @@ measurements:
 """
 
 import re
+import shlex
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -233,6 +234,16 @@ def problem_of(parameters: dict[str, Any]) -> str:
     return ""
 
 
+def _curl(parameters: dict[str, Any]) -> str:
+    """How a person asks the same BMC, with the same trust in its certificate; curl prompts for the password."""
+    words = ["curl", "-u", parameters["username"]]
+    if not parameters["validate_certs"]:
+        words.append("--insecure")
+    elif parameters["ca_file"]:
+        words += ["--cacert", parameters["ca_file"]]
+    return shlex.join([*words, parameters["base_url"].rstrip("/")])
+
+
 def result_of(facts: dict[str, Any], source: str, parameters: dict[str, Any]) -> dict[str, Any]:
     measurements = sensor_measurements(
         facts,
@@ -240,7 +251,7 @@ def result_of(facts: dict[str, Any], source: str, parameters: dict[str, Any]) ->
         required=parameters["required"],
         known=parameters["known"],
         log_days=parameters["log_days"],
-        curl=f"curl -u {parameters['username']} {parameters['base_url'].rstrip('/')}" if source == "redfish" else "",
+        curl=_curl(parameters) if source == "redfish" else "",
     )
     return {
         "changed": False,

@@ -146,7 +146,7 @@ def test_over_redfish(capsys):
     assert result["power_state"] == "on"
     failed = {one["name"]: one for one in result["measurements"] if one.get("value") and one.get("cause")}
     assert failed["sensor_critical"]["next_command"].startswith(
-        f"curl -u admin {bmc.base_url}/redfish/v1/Chassis/1/Power"
+        f"curl -u admin --cacert {bmc.ca_file} {bmc.base_url}/redfish/v1/Chassis/1/Power"
     )
     assert "Gone" in failed["sensor_lost"]["cause"]
     assert "correct-horse" not in json.dumps(result["measurements"])
