@@ -90,7 +90,8 @@ def _compared(options: dict[str, Any]) -> Comparison:
 def _verdict(comparison: Comparison) -> str:
     parts = []
     if comparison.differing:
-        parts.append(f"{len(comparison.differing)} machines differ from {comparison.reference}")
+        number = len(comparison.differing)
+        parts.append(f"{number} machine{' differs' if number == 1 else 's differ'} from {comparison.reference}")
     if comparison.missing:
         parts.append(f"{len(comparison.missing)} could not be compared")
     return (

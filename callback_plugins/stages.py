@@ -292,8 +292,10 @@ class CallbackModule(DefaultCallback):
     def _debug(self, result: Any) -> None:
         self._clean_results(result.result, result.task.action)
         message = result.result.get("msg")
+        if isinstance(message, list) and all(isinstance(line, str) for line in message):
+            message = "\n".join(message)
         text = message if isinstance(message, str) else self._dump_results(result.result, indent=2)
-        self._display.display("\n".join(f"{_MARGIN}{line}" for line in text.splitlines()))
+        self._display.display("\n".join(f"{_MARGIN}{line}".rstrip() for line in text.splitlines()))
 
     def _line(self, status: str, result: Any, detail: str = "") -> None:
         if self._display.verbosity and self._run_is_verbose(result) and status != "FAILED":

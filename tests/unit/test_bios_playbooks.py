@@ -90,7 +90,7 @@ def test_the_odd_machine_of_a_fleet_is_found_by_majority(fleet: Fleet) -> None:
     }
     failed, output = fleet.play("bios_diff", bios_diff_fail=True)
     assert failed != 0
-    assert "Expected the same BIOS settings everywhere, found: 1 machines differ" in output
+    assert "Expected the same BIOS settings everywhere, found: 1 machine differs" in output
     passed, output = fleet.play("bios_diff", bios_diff_fail=True, bios_diff_ignore=["Sriov", "ProcHyper*"])
     assert passed == 0, output
 

@@ -56,6 +56,7 @@ def test_a_run_that_passes(tmp_path: Path) -> None:
         },
         {"name": "Never", "ansible.builtin.command": "false", "when": "false"},
         {"name": "A word", "ansible.builtin.debug": {"msg": "a word to the reader"}},
+        {"name": "A table", "ansible.builtin.debug": {"msg": ["name   value", "Turbo  Enabled"]}},
         gate(MEMORY, answer, {"name": "memory", "scope": "numa1", "skipped": "no such node"}),
         command("true", "The machine is restarted", tags=["reboot"]),
     ]
@@ -73,6 +74,7 @@ def test_a_run_that_passes(tmp_path: Path) -> None:
     assert lines_with(text, "changed     A file is there [node1]")
     assert "+new" in text
     assert "              a word to the reader" in text
+    assert "              name   value\n              Turbo  Enabled\n" in text  # a list of lines is text, and not JSON
     assert "A fact is set" not in text  # a task that changed nothing is noise
     assert "Never" not in text
     assert re.search(r"^node1\s+: ok=\d+\s+changed=2\s+unreachable=0\s+failed=0", text, re.MULTILINE)
