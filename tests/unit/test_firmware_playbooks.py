@@ -107,7 +107,7 @@ def test_an_update_that_did_not_take_fails_verify_with_its_cause(site: Site, tmp
     assert back.status != 0
     assert ("firmware_version", "BIOS", "CRITICAL") in back.checks("firmware")
     assert "the BMC says: Image 05.12.00 could not be activated" in str(back.evidence)
-    assert "playbooks/firmware.yml playbooks/restart.yml playbooks/verify.yml" in str(back.evidence)
+    assert "site.yml --tags firmware,restart,verify" in str(back.evidence)
 
 
 @pytest.mark.parametrize(
