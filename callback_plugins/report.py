@@ -42,8 +42,8 @@ short_description: Make the report of a run from its evidence
 version_added: 0.1.0
 description:
   - Appends to a host's evidence what no gate sees, that is, tasks that failed, hosts that could not be reached, restarts
-    (M(ansible.builtin.reboot), M(plumbline.plumbline.redfish_power), or a changed task with the tag C(reboot) of its own),
-    and how long each stage took. Secrets are never written.
+    (M(ansible.builtin.reboot), M(plumbline.plumbline.redfish_power), C(systemctl reboot), or a changed task with the
+    tag C(reboot) of its own), and how long each stage took. Secrets are never written.
   - At the end of the run, also when every host has failed, makes C(report.html), C(report.md) and C(junit.xml) beside
     the evidence and prints the gate table, the endpoint with one real answer, and the verdict.
   - C(failed=0) is not success. The verdict's OK is.
@@ -238,6 +238,10 @@ def _restarts(task: Any, play: Any) -> bool:
     if action == "redfish_power":
         how = f"{task.args.get('state') or ''} {task.args.get('reset_type') or ''}".lower()
         return "cycle" in how or "restart" in how
+    if action in ("shell", "command"):
+        line = f"{task.args.get('_raw_params') or ''} {task.args.get('cmd') or ''}"
+        if "systemctl reboot" in line or "shutdown -r" in line:
+            return True
     return action == "reboot" or ("reboot" in (task.tags or []) and "reboot" not in (play.tags or []))
 
 

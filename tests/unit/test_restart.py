@@ -11,13 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.plumbline.plumbline.plugins.action import await_restart as plugin
+from ansible_collections.plumbline.plumbline.plugins.callback import report
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import host_marks, ssh_host_key
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_console import read_console
 
 from lab.bmc.testing import RunningBmc, running
-from tests.unit.playbook_run import play, run_playbook
+from tests.unit.playbook_run import CHECKOUT, play, run_playbook
 from tests.unit.test_redfish_playbooks import WANTED, Site
 
 OLD, NEW = "boot-1", "boot-2"
@@ -393,3 +395,24 @@ def test_plumbline_does_not_reboot_the_machine_that_it_runs_on(site: Site) -> No
     assert run.status != 0
     assert "node1 is this one (ansible_connection=local)" in run.output
     assert not (site.directory / "artifacts" / "marks").exists()
+
+
+@pytest.mark.parametrize(
+    ("action", "arguments", "counts"),
+    [
+        ("ansible.builtin.shell", {"_raw_params": "systemd-run --quiet systemctl reboot"}, True),
+        ("ansible.builtin.command", {"cmd": "shutdown -r now"}, True),
+        ("ansible.builtin.shell", {"_raw_params": "systemctl restart ssh"}, False),
+    ],
+)
+def test_a_reboot_counts_as_the_runs_restart(action: str, arguments: dict[str, str], counts: bool) -> None:
+    task = SimpleNamespace(action=action, args=arguments, tags=["restart", "reboot"])
+    assert report._restarts(task, SimpleNamespace(tags=["restart", "reboot"])) is counts
+
+
+def test_the_playbooks_own_reboot_counts() -> None:
+    tasks = yaml.safe_load((CHECKOUT / "playbooks/tasks/restart.yml").read_text())
+    every = [step for task in tasks for step in task.get("block", [task])]
+    (line,) = [step["ansible.builtin.shell"] for step in every if "ansible.builtin.shell" in step]
+    task = SimpleNamespace(action="ansible.builtin.shell", args={"_raw_params": line}, tags=[])
+    assert report._restarts(task, SimpleNamespace(tags=["reboot"]))
