@@ -104,6 +104,9 @@ def _driver() -> list[Fault]:
 
 
 def _links() -> list[Fault]:
+    def manager(what: str, said: str) -> Any:
+        return lambda bench: setattr(bench, what, said)
+
     def inactive(*links: int) -> Any:
         def inject(bench: Any) -> None:
             head, second, rest = re.split(r"(GPU 1: (?:.*\n)+?)(?=GPU 2)", bench.nvlink, maxsplit=1)
@@ -167,6 +170,8 @@ def _links() -> list[Fault]:
         Fault(LINKS, "recoveries of an NVLink", "gpus", counted("Recovery", 3), errors, ("link 4 Recovery Errors: 3", "nvlink -e -i 1")),
         _smi(LINKS, "a GPU that the fabric manager has not taken in", "<state>Completed</state>\n\t\t\t<status>Success</status>", "<state>Not Started</state>\n\t\t\t<status>N/A</status>", ("CRITICAL", "gpu_fabric"), ("Not Started", "nvidia-fabricmanager does not run")),
         _smi(LINKS, "a GPU that the fabric refused", "<status>Success</status>", "<status>Insufficient Resources</status>", ("CRITICAL", "gpu_fabric"), ("Insufficient Resources", SECOND)),
+        Fault(LINKS, "a fabric manager that does not run", "gpus", manager("fabric_state", "failed"), (("CRITICAL", "gpu_fabric_manager", "node"),), ("NVSwitches", "systemctl status nvidia-fabricmanager")),
+        Fault(LINKS, "a fabric manager of another version", "gpus", manager("fabric_version", "570.86.15"), (("CRITICAL", "gpu_driver_version", "fabric manager"),), ("570.86.15", "another version")),
         _smi(LINKS, "PCIe replays of a GPU", "<replay_counter>0<", "<replay_counter>5000<", ("WARN", "gpu_pcie_replays"), ("5000 packets again", SECOND, "riser or cable")),
     ]  # fmt: skip
 

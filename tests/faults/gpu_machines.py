@@ -48,6 +48,8 @@ class GpuMachine(Machine):
         self.around = ""
         self.silence = ""
         self.status = 0
+        self.fabric_state = "active"
+        self.fabric_version = re.findall(r"<driver_version>([\d.]+)<", H200)[0]
 
     @staticmethod
     def _block(one: str, address: str, uuid: str) -> str:
@@ -85,6 +87,8 @@ class GpuMachine(Machine):
         smi = f'case "$*" in *"nvlink -s"*) f=status;; *"nvlink -e"*) f=errors;; *) f=smi;; esac; cat {said}/$f; exit {self.status}'
         for name, line in (
             ("nvidia-smi", smi),
+            ("systemctl", f"case $1 in is-active) echo {self.fabric_state};; is-enabled) echo enabled;; esac"),
+            ("nv-fabricmanager", f'echo "Fabric Manager version is : {self.fabric_version}"'),
             ("journalctl", f"cat {said}/log"),
             ("dmesg", "exit 1"),
             ("modinfo", "exit 1"),
