@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.vari
 _ROOT = Path(__file__).parents[2]
 # Read while the strategy loads this plugin, before it forks: the workers of all hosts inherit the specs.
 load_catalogue(_ROOT)
+
+_UNDEFINED = re.compile(r"'(\w+)' is undefined")
 
 
 class ActionModule(ActionBase):
@@ -137,7 +140,8 @@ class ActionModule(ActionBase):
         try:
             return plain(self._templar.template(variables[name]))
         except AnsibleUndefinedVariable as error:
-            raise UndefinedYetError from error
+            named = _UNDEFINED.search(str(error))
+            raise UndefinedYetError(named.group(1) if named else "") from error
         except AnsibleError as error:
             raise UnresolvableError(" ".join(str(error).split())) from error
 

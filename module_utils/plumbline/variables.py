@@ -19,10 +19,17 @@ from .variable_types import looks_secret, value_problems
 
 # Above this likeness (difflib's ratio) a name without a known prefix is taken for a misspelt one: sevring_port.
 _MISSPELT_PREFIX = 0.9
+COMMON = "meta/variables.yml"
+"""Where the variables of no role are declared."""
 
 
 class UndefinedYetError(Exception):
-    """A value rests on a variable that a later stage sets: it cannot be judged yet."""
+    """A variable rests on another one that is not defined, maybe not yet; ``missing`` names that one where it is known."""
+
+    def __init__(self, missing: str = "") -> None:
+        """Keep the name of what is not defined."""
+        super().__init__(missing)
+        self.missing = missing
 
 
 class UnresolvableError(Exception):
@@ -62,7 +69,7 @@ def load_catalogue(root: Path) -> Catalogue:
                 options[str(name)] = option
     common = _read(root / "meta" / "variables.yml", root, problems)
     for prefix in common.get("prefixes") or ():
-        prefixes[str(prefix)] = "meta/variables.yml"
+        prefixes[str(prefix)] = COMMON
     options.update(common.get("options") or {})
     for name, bounds in (common.get("bounds") or {}).items():
         if name in options:
@@ -89,6 +96,12 @@ def check_variables(
     """
     names = set(names)
     problems: list[str] = list(catalogue.problems)
+
+    def needed_secret(name: str, option: Mapping[str, Any]) -> bool:
+        """A secret comes from a vault and from no stage, so what it rests on must be there; but for another stage's."""
+        concerned = name.startswith(required_prefix) or catalogue.prefixes.get(catalogue.prefix(name)) == COMMON
+        return concerned and (bool(option.get("no_log")) or looks_secret(name))
+
     for name in sorted(names):
         option = catalogue.options.get(name)
         if option is None:
@@ -99,7 +112,12 @@ def check_variables(
             continue
         try:
             value = resolve(name)
-        except UndefinedYetError:
+        except UndefinedYetError as error:
+            if needed_secret(name, option) and _is_never_set(catalogue, error.missing):
+                problems.append(
+                    f"{_at(name, where)}: a value was expected, but it rests on {error.missing}, which is not defined: define that in "
+                    "the inventory's vault file, or correct its name"
+                )
             continue
         except UnresolvableError as error:
             problems.append(f"{_at(name, where)}: a value or a sound template was expected, {error}")
@@ -117,6 +135,16 @@ def check_variables(
         and name not in catalogue.facts
     ]
     return problems
+
+
+def _is_never_set(catalogue: Catalogue, name: str) -> bool:
+    """Return whether nothing in a run will define a name: it is no fact of a stage, no variable of a role, none of Ansible's."""
+    return (
+        bool(name)
+        and name not in catalogue.facts
+        and not name.startswith(("_", "ansible_"))
+        and not catalogue.prefix(name)
+    )
 
 
 def _unknown(catalogue: Catalogue, name: str) -> str:

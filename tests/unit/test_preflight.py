@@ -244,7 +244,8 @@ def test_the_command_line_is_blamed_for_what_it_sets_and_no_file(tmp_path: Path,
 
 
 def test_the_shipped_variables_pass(tmp_path: Path, checkout: Path) -> None:
-    outcome = run_playbook(tmp_path, PREFLIGHT, variables=shipped(checkout))
+    vault = {"vault_serving_api_key": "0123456789abcdef0123456789", "vault_bmc_password": "correct-horse"}
+    outcome = run_playbook(tmp_path, PREFLIGHT, variables={**shipped(checkout), **vault})
     assert outcome.status == 0, outcome.output
 
 
@@ -329,3 +330,19 @@ def test_a_run_whose_evidence_could_not_be_kept_is_refused(tmp_path: Path) -> No
     assert f"under {file}/artifacts (plumbline_artifacts_dir), but {file} is no folder" in told
     assert "nothing was touched on node1" in told
     assert "Traceback" not in told
+
+
+def test_a_password_whose_vault_is_missing_is_refused_before_any_stage(tmp_path: Path) -> None:
+    outcome = run_playbook(
+        tmp_path,
+        [play([{"name": "Sound", "plumbline.plumbline.preflight": None}], "bios")],
+        variables={
+            "bmc_host": "10.0.0.7",
+            "bmc_password": "{{ vault_bmc_password }}",
+            "firmware_floors": "{{ survey_bmc.x }}",
+        },
+    )
+    assert outcome.status != 0
+    text = " ".join(outcome.output.split())
+    assert "it rests on vault_bmc_password, which is not defined: define that in" in text
+    assert "survey_bmc" not in text, "what a stage finds out comes later"
