@@ -98,6 +98,17 @@ def test_in_a_noisy_fleet_a_figure_within_the_noise_is_no_miss() -> None:
     assert statuses(noisy, without)["n0"] == gates.CRITICAL
 
 
+def test_in_a_fleet_too_noisy_to_find_anything_nothing_is_ok() -> None:
+    noisy = {f"n{number}": value for number, value in enumerate((0.0, 140.0, 180.0, 220.0, 260.0, 300.0))}
+    rule = {**RULE, "warn_deviations": 5}
+    check = fleet_of(noisy, rule)["n0"]
+    assert (check.status, check.required, check.threshold) == (gates.SKIPPED, "", None)
+    assert check.reason.endswith("the hosts differ too much for any to count as slow")
+    # Where a WARN is still possible, the check can fail, and does.
+    assert statuses(noisy)["n0"] == gates.WARN
+    assert statuses(noisy)["n5"] == gates.OK
+
+
 def test_in_a_fleet_without_any_spread_the_fraction_decides() -> None:
     same = {f"n{number}": 100.0 for number in range(6)}
     assert set(statuses(same).values()) == {gates.OK}
