@@ -344,7 +344,7 @@ def main() -> None:
         **{name: params[name] for name in ("source_file", "source_content")},
         **{name: params[name] for name in ("power_limit_watts", "compute_mode", "ecc")},
     )
-    seen = observe(tree, runner, asked_packages(wish), wish.manager)
+    seen = observe(tree, runner, asked_packages(wish), wish.manager, wish.fabric_manager)
     wish = resolve(seen, wish)
     answer = ask_driver(runner)
     plan = make_plan(tree, seen, wish, answer["smi"])

@@ -34,10 +34,12 @@ _MODULE = re.compile(
 _ALIASES = {"RestrictProfilingToAdminUsers": "RmProfilingAdminOnly"}
 
 
-def observe(tree: Tree, run: Runner | None, packages: list[str], manager: str = APT) -> dict[str, Any]:
+def observe(
+    tree: Tree, run: Runner | None, packages: list[str], manager: str = APT, fabric_manager: str = "auto"
+) -> dict[str, Any]:
     """Everything that can be seen; without *run* (a captured tree) what commands would say is empty.
 
-    *manager* is how the distribution installs: `apt` or `dnf`.
+    *manager* is how the distribution installs: `apt` or `dnf`. *fabric_manager* says whether its service is looked at.
     """
     kernel = newer_default(run, manager) or next_kernel(tree)
     module_file, module_name = built_module(tree, kernel)
@@ -47,12 +49,13 @@ def observe(tree: Tree, run: Runner | None, packages: list[str], manager: str = 
     module_version, module_signer, parameters = _module(run, kernel, module_name) if module_name else ("", "", None)
     asked = [*packages, headers] if packages else []
     gpus, switches = nvidia_gpus(tree), _nvswitches(tree)
+    with_fabric = wants_fabric_manager(fabric_manager, switches)
     return {
         "gpus": gpus,
         "gpu_devices": {address: tree.integer(f"{_DEVICES}/{address}/device") for address in gpus},
         "nvswitches": switches,
-        "fabric_manager": _fabric_manager(run) if switches else "",
-        "services": _services(run, switches) if gpus else {},
+        "fabric_manager": _fabric_manager(run) if with_fabric else "",
+        "services": _services(run, with_fabric) if gpus else {},
         "running_kernel": tree.text("/proc/sys/kernel/osrelease") or "",
         "next_kernel": kernel,
         "headers_package": headers,
@@ -71,6 +74,11 @@ def observe(tree: Tree, run: Runner | None, packages: list[str], manager: str = 
         "packages": installed(run, manager, asked),
         "available": available(run, manager, asked),
     }
+
+
+def wants_fabric_manager(choice: str, switches: list[str]) -> bool:
+    """Whether the node needs the fabric manager: `always`, `never`, or by the NVSwitches on its PCI bus (`auto`)."""
+    return choice == "always" or (choice == "auto" and bool(switches))
 
 
 def ask_driver(run: Runner | None) -> dict[str, Any]:
@@ -199,12 +207,12 @@ def _fabric_manager(run: Runner | None) -> str:
     return found.group(1) if found else ""
 
 
-def _services(run: Runner | None, switches: list[str]) -> dict[str, dict[str, str]]:
+def _services(run: Runner | None, with_fabric: bool) -> dict[str, dict[str, str]]:
     """Service -> what systemctl says of it: `enabled` (enabled, disabled, not-found, ...) and `active`."""
     if run is None:
         return {}
     found = {}
-    for name in [PERSISTENCE_SERVICE, *([FABRIC_SERVICE] if switches else [])]:
+    for name in [PERSISTENCE_SERVICE, *([FABRIC_SERVICE] if with_fabric else [])]:
         said = {verb: run(["systemctl", f"is-{verb}", name])[1].strip() for verb in ("enabled", "active")}
         found[name] = said
     return found

@@ -141,16 +141,18 @@ def _kernel_modules(seen: dict[str, Any], wish: DriverWish) -> list[dict[str, An
 
 def _fabric(seen: dict[str, Any], smi: dict[str, Any] | None, wish: DriverWish) -> list[dict[str, Any]]:
     """The fabric manager, without which the GPUs behind NVSwitches compute nothing: it runs, and in the driver's version."""
-    if wish.container or not seen["nvswitches"] or wish.fabric_manager == "never" or not seen["services"]:
+    if wish.container or FABRIC_SERVICE not in seen["services"]:
         return []
-    state = seen["services"].get(FABRIC_SERVICE, {}).get("active", "")
+    state = seen["services"][FABRIC_SERVICE]["active"]
+    switches = len(seen["nvswitches"])
+    why = f"the node has {switches} NVSwitches" if switches else "by gpu_driver_fabric_manager the node has NVSwitches"
     found = [
         _of(
             "gpu_fabric_manager",
             "node",
             state or "not installed",
             expected="active",
-            cause=f"the node has {len(seen['nvswitches'])} NVSwitches, whose links only the fabric manager sets up",
+            cause=f"{why}, whose links only the fabric manager sets up",
             next_command=f"systemctl status {FABRIC_SERVICE}; journalctl -b -u {FABRIC_SERVICE}",
         )
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .gpu_driver import wants_fabric_manager
+
 if TYPE_CHECKING:
     from .gpu_driver_plan import DriverWish
 
@@ -89,7 +91,7 @@ def resolve(seen: dict[str, Any], wish: DriverWish) -> DriverWish:
             'nothing: set it, for instance to "580"'
         )
     fabric = ""
-    if wish.fabric_manager == "always" or (wish.fabric_manager == "auto" and seen["nvswitches"]):
+    if wants_fabric_manager(wish.fabric_manager, seen["nvswitches"]):
         candidates = fabric_candidates(wish, wish.version)
         there = [name for name in candidates if name in seen["packages"]]
         there += [name for name in candidates if name in seen["available"]]

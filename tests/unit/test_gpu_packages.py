@@ -69,7 +69,7 @@ class Machine(Node):
         return super().run(command)
 
     def look(self, wish: DriverWish = AUTO) -> tuple[dict[str, Any], DriverWish]:
-        seen = observe(self.tree, self.run, asked_packages(wish), wish.manager)
+        seen = observe(self.tree, self.run, asked_packages(wish), wish.manager, wish.fabric_manager)
         return seen, resolve(seen, wish)
 
     def plan(self, wish: DriverWish = AUTO) -> dict[str, Any]:
@@ -251,6 +251,23 @@ def test_a_fabric_manager_of_another_version_is_a_difference_and_fails_its_gate(
     assert machine.judge() == {"gpu_driver_version fabric manager": "CRITICAL"}
     machine.states["is-active nvidia-fabricmanager"] = "failed"
     assert machine.judge()["gpu_fabric_manager node"] == "CRITICAL"
+
+
+def test_the_inventory_decides_whether_the_fabric_managers_service_is_kept_and_judged(tmp_path: Path) -> None:
+    fails = {"is-enabled nvidia-fabricmanager": "disabled", "is-active nvidia-fabricmanager": "failed"}
+    # NVSwitches that are no PCI devices of the host.
+    hidden = Machine(tmp_path / "hidden")
+    hidden.states = fails
+    always = replace(AUTO, fabric_manager="always")
+    assert hidden.plan(always)["services_off"] == ["nvidia-fabricmanager"]
+    assert hidden.judge(always)["gpu_fabric_manager node"] == "CRITICAL"
+    assert "gpu_fabric_manager node" not in hidden.judge()
+    # One that nobody wants is not switched on.
+    visible = Machine(tmp_path / "visible", switches=1)
+    visible.states = fails
+    never = replace(AUTO, fabric_manager="never")
+    assert visible.plan(never)["services_off"] == []
+    assert "gpu_fabric_manager node" not in visible.judge(never)
 
 
 def test_services_that_do_not_start_with_the_machine_are_a_difference(tmp_path: Path) -> None:
