@@ -11,6 +11,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
 
 from tests.unit.playbook_run import CHECKOUT, RUN, Outcome
 
@@ -161,3 +163,23 @@ def test_the_hosts_of_validate(content: dict, hosts: list[str], tmp_path: Path) 
     outcome = ansible(tmp_path, str(path), "playbooks/validate.yml", "--list-hosts")
     assert outcome.status == 0
     assert [line.strip() for line in outcome.output.splitlines() if line.startswith("      ")] == hosts
+
+
+@pytest.mark.parametrize(
+    ("required", "override", "skips"),
+    [
+        ([], {}, True),
+        ([], {"fail": 0.5}, True),
+        ([], {"when_unlimited": "unknown"}, False),
+        ([], {"kind": "minimum", "fail": 1e9}, False),
+        (["memory"], {}, False),
+    ],
+)
+def test_without_a_limit_the_memory_is_skipped_unless_somebody_wants_it_judged(
+    required: list[str], override: dict, skips: bool
+) -> None:
+    text = yaml.safe_load((CHECKOUT / "roles/validate/vars/main.yml").read_text())["__validate_rules"]
+    overrides = {"host_memory_bandwidth": override} if override else {}
+    templar = Templar(DataLoader(), variables={"validate_required": required, "gates_rules_overrides": overrides})
+    found = templar.template(trust_as_template(text))
+    assert found == ({"host_memory_bandwidth": {"when_unlimited": "skip"}} if skips else {})
