@@ -11,34 +11,30 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_golden import read_golden
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_registry import SettingError
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.bios_vendor_files import load_mappings
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.controller import plain
 
 # Read while the strategy loads this plugin, before it forks: the workers of all hosts inherit the mappings.
 with contextlib.suppress(SettingError):  # said by each task
     load_mappings()
-_MODULE = redfish_here.prepare("redfish_bios")
 _FROM_FILES = ("golden", "vendor_mappings")
 
 
-class ActionModule(ActionBase):
-    TRANSFERS_FILES = False
-    _supports_check_mode = True
-    _supports_async = True
+class ActionModule(redfish_here.RunsHere, ActionBase):
+    MODULE = redfish_here.prepare("redfish_bios")
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
-        options = plain(self._task.args)
         try:
-            options.update(_content(options))
+            result = super().run(tmp, task_vars)
         except SettingError as error:
-            result.update(failed=True, changed=False, msg=str(error))
-            return result
-        result.update(redfish_here.execute(self, _MODULE, options, task_vars))
+            return {"failed": True, "changed": False, "msg": str(error)}
         # What came from files is long and of no interest in each result.
         shown = (result.get("invocation") or {}).get("module_args") or {}
         for name in _FROM_FILES:
             shown.pop(name, None)
         return result
+
+    def options(self) -> dict[str, Any]:
+        options = super().options()
+        return {**options, **_content(options)}
 
 
 def _content(options: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.parameters import remove_values
 
+from .controller import plain
+
 Json = dict[str, Any]
 _HIDDEN = "VALUE_SPECIFIED_IN_NO_LOG_PARAMETER"
 _MODULES = "ansible_collections.plumbline.plumbline.plugins.modules"
@@ -113,3 +115,25 @@ def execute(action: Any, module: Any, options: Json, task_vars: Any) -> Json:
         result: Json = action._execute_module(module_args=options, task_vars=task_vars, wrap_async=bool(task.async_val))
         return result
     return run(module, options, bool(task.check_mode))
+
+
+class RunsHere:
+    """What an action plugin of a Redfish module is: `class ActionModule(RunsHere, ActionBase)` with its `MODULE`, from `prepare`."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _supports_async = True
+    MODULE: ClassVar[Any] = None
+    _task: Any
+
+    def run(self, tmp: str | None = None, task_vars: Json | None = None) -> Json:
+        """Run the module with the task's options."""
+        # That of ActionBase, which module_utils may not import.
+        result: Json = super().run(tmp, task_vars)  # type: ignore[misc]
+        result.update(execute(self, self.MODULE, self.options(), task_vars))
+        return result
+
+    def options(self) -> Json:
+        """The options for the module."""
+        options: Json = plain(self._task.args)
+        return options

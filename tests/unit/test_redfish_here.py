@@ -116,4 +116,4 @@ def test_a_module_that_cannot_be_imported_is_started_and_says_so_itself(monkeypa
 @pytest.mark.parametrize("name", ["redfish_bios", "redfish_info", "redfish_firmware", "redfish_firmware_info"])
 def test_an_action_plugin_has_its_module_before_ansible_forks(name: str) -> None:
     plugin = importlib.import_module(f"ansible_collections.plumbline.plumbline.plugins.action.{name}")
-    assert plugin._MODULE.__name__.endswith(f".plugins.modules.{name}")
+    assert plugin.ActionModule.MODULE.__name__.endswith(f".plugins.modules.{name}")
