@@ -36,6 +36,7 @@ RULES = {
     "completion": {"kind": "equals", "expected": True},
     "floor": {"kind": "minimum", "fail": 2e9, "unit": "B/s"},
     "driver": {"kind": "version_at_least", "expected": "550"},
+    "copy": {"kind": "record"},
 }
 EVIL = '<script>alert("x")</script>'
 
@@ -555,3 +556,14 @@ def test_junit_of_an_empty_run() -> None:
     report = model.build("r", {})
     assert report.status == "UNKNOWN"
     assert JUnitXml.fromstring(junit.render(report).encode()).tests == 0
+
+
+def test_a_figure_that_is_only_recorded_makes_no_host_good(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.check("node1", "copy", value=1e9, unit="B/s")
+    run.check("node1", "memory", skipped="no DIMM table")
+    report = model.load(tmp_path)
+    assert summary.verdict(report) == "SKIPPED: 2 checks on 1 host: 1 SKIPPED, 1 recorded"
+    assert report.headline == "Every check was skipped or only recorded: nothing here could be judged"
+    run.memory("node1", 0.8)
+    assert summary.verdict(model.load(tmp_path)) == "OK: 2 checks on 1 host: 1 OK, 1 recorded"

@@ -13,7 +13,7 @@ from typing import Any
 from ..console import plural
 from ..evidence import Evidence, read_run
 from ..gate_rules import is_number
-from ..gates import CRITICAL, FAILING, SKIPPED, UNKNOWN, WARN
+from ..gates import CRITICAL, FAILING, OK, SKIPPED, UNKNOWN, WARN
 from ..quantities import format_value
 from .hosts import as_number, host_of, problems_of
 from .records import NOT_JUDGED, READING, STATUSES, Check, Host, Problem, count_statuses
@@ -113,7 +113,11 @@ class Report:
         checks = sum(self.counts.values())
         total = f"{checks} {'check' if checks == 1 else 'checks'} on {self._hosts(len(self.hosts))}"
         failures = sum(len(host.failures) for host in self.hosts)
-        words = [f"{number} {status}" for status, number in self.counts.items()]
+        recorded = sum(check.recorded for check in self.checks)
+        judged = {status: number - (recorded if status == OK else 0) for status, number in self.counts.items()}
+        words = [f"{number} {status}" for status, number in judged.items() if number]
+        if recorded:
+            words.append(f"{recorded} recorded")
         if failures:
             words.insert(0, f"{failures} failed {'task' if failures == 1 else 'tasks'}")
         if self.status == NOT_JUDGED and not checks:
@@ -142,7 +146,8 @@ class Report:
     @property
     def _without_judgement(self) -> str:
         if self.status == SKIPPED:
-            return "Every check was skipped: nothing here could be judged"
+            kept = "skipped or only recorded" if any(check.recorded for check in self.checks) else "skipped"
+            return f"Every check was {kept}: nothing here could be judged"
         waiting = sum(host.status == NOT_JUDGED for host in self.hosts)
         some = "" if waiting == len(self.hosts) else f" on {waiting} of {self._hosts(len(self.hosts))}"
         return f"Nothing has been judged{some} yet"

@@ -48,6 +48,11 @@ class Check:
         return str(self.record["status"])
 
     @property
+    def recorded(self) -> bool:
+        """Whether its figure is kept and nobody has judged it, so that it is no reason to call a host good."""
+        return self.status == OK and (self.record.get("rule") or {}).get("kind") == "record"
+
+    @property
     def title(self) -> str:
         """How people call it."""
         return str(self.record.get("title") or self.record["name"])
@@ -118,7 +123,7 @@ class Host:
         ended = bool(self.stages) and all(stage.ended for stage in self.stages.values())
         if not (self.checks or self.problems) and ended and _STAGING.issuperset(self.stages):
             return NOT_JUDGED
-        statuses = [check.status for check in self.checks]
+        statuses = [SKIPPED if check.recorded else check.status for check in self.checks]
         # Evidence that was lost could have been a failure: nobody can call the host good.
         if self.problems:
             statuses.append(UNKNOWN)
