@@ -14,6 +14,7 @@ from ansible.errors import AnsibleError
 from ansible.playbook.block import Block
 from ansible.plugins.callback import CallbackBase
 from ansible.template import Templar
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import host_marks
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.console import (
     one_message,
     screen_width,
@@ -44,6 +45,8 @@ description:
   - Appends to a host's evidence what no gate sees, that is, tasks that failed, hosts that could not be reached, restarts
     (M(ansible.builtin.reboot), M(plumbline.plumbline.redfish_power), C(systemctl reboot), or a changed task with the
     tag C(reboot) of its own), and how long each stage took. Secrets are never written.
+  - A host that answered its survey in this run and cannot be reached afterwards is marked in C(marks/HOST.json), in the folder
+    of the evidence, until it answers a survey again.
   - At the end of the run, also when every host has failed, makes C(report.html), C(report.md) and C(junit.xml) beside
     the evidence and prints the gate table, the endpoint with one real answer, and the verdict.
   - C(failed=0) is not success. The verdict's OK is.
@@ -116,7 +119,32 @@ class CallbackModule(CallbackBase):
         if result.task.ignore_unreachable:
             return
         self._tally(result).failed += 1
-        self._keep(result, "failure", {"message": one_message(result.result), "unreachable": True, "handled": False})
+        message = one_message(result.result)
+        self._keep(
+            result,
+            "failure",
+            {"message": f"{message}{self._lost(result, message)}", "unreachable": True, "handled": False},
+        )
+
+    def _lost(self, result: Any, message: str) -> str:
+        """Mark a host that answered its survey in this run and now does not, outside of the restart that expects it; what to tell of it."""
+        host = result.host.get_name()
+        variables = self._variables(host, result.task)
+        evidence = self._files.get(host) or self._locate(host, variables)
+        if evidence is None or result.task.check_mode or "survey_node" not in variables:
+            return ""
+        stage = str(variables.get("plumbline_stage") or self._stage or "none")
+        reason = f"in the stage {stage}, at '{result.task_name}': {without_secrets(message, variables)}"
+        try:
+            path = host_marks.put(
+                str(evidence.parent.parent), host, run=evidence.parent.name, reason=reason, because=stage, lost=True
+            )
+        except OSError as error:
+            self._display.warning(f"{host} could not be marked as lost: {error}")
+            return ""
+        told = f"{host} answered before and cannot be reached any more: it is marked in {path} until it answers a survey"
+        self._display.warning(told)
+        return f"; {told}"
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         atexit.unregister(self._interrupted)

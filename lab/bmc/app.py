@@ -130,9 +130,11 @@ class BmcServer:
             wanted = resource.own_privilege.get(method, resource.privilege)
             if not account.may(wanted):
                 raise refuse(403, "InsufficientPrivilege")
-        expanding = check_query(request, may_expand=bool(self.service.profile.quirks.get("expand", False)))
+        may_expand = bool(self.service.profile.quirks.get("expand", False))
+        expanding = check_query(request, may_expand=may_expand, options=resource.options)
         if method == "GET":
-            body = await read(handler)
+            paged = resource.paged if resource.options & set(request.query) else None
+            body = paged(dict(request.query)) if paged is not None else await read(handler)
             if isinstance(body, Reply):
                 return self._render(request, body, None)
             if expanding:

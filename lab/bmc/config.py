@@ -31,6 +31,8 @@ class Config:
     power_command: list[str] = field(default_factory=list)
     power_timeout_seconds: float = 120.0
     node: str = ""
+    # What the host's console says, as a file that somebody else writes: served as OpenBMC's HostLogger.
+    console_log: str | None = None
     post_seconds: float | None = None
     session_timeout_seconds: int = 1800
     session_limit: int = 16
@@ -51,6 +53,7 @@ _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "power_command": (list, "a list of strings"),
     "power_timeout_seconds": ((int, float), "a number"),
     "node": (str, "a string"),
+    "console_log": (str, "a path"),
     "post_seconds": ((int, float), "a number"),
     "session_timeout_seconds": (int, "an integer"),
     "session_limit": (int, "an integer"),

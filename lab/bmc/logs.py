@@ -83,10 +83,15 @@ class LogResources:
     def resources(self) -> dict[str, Resource]:
         """Return the resources by URI."""
 
-        def listing(uri: str) -> Json:
-            return collection(uri, "LogService", "Logs", [self.uri])
+        members = {one: [self.uri] for one in self.owners}
+        console = self.service.host_logger.uris
+        if console:
+            members[self.service.paths.system] = [*members.get(self.service.paths.system, []), *console]
 
-        table = {f"{one}/LogServices": Resource(get=partial(listing, f"{one}/LogServices")) for one in self.owners}
+        def listing(owner: str) -> Json:
+            return collection(f"{owner}/LogServices", "LogService", "Logs", members[owner])
+
+        table = {f"{one}/LogServices": Resource(get=partial(listing, one)) for one in members}
         table[self.uri] = Resource(get=self.log)
         table[f"{self.uri}/Entries"] = Resource(get=partial(self.entries, 0))
         table[f"{self.uri}/Actions/LogService.ClearLog"] = Resource(post=self.clear_log)

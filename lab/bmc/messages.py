@@ -32,6 +32,7 @@ HeaderMissing | Critical | The header %1 is required for this request. | Add the
 HeaderInvalid | Critical | The header %1 is not supported. | Send a value that the specification names.
 NoOperation | Warning | The request body asks for no change. | Send at least one property that can be changed.
 QueryNotSupported | Warning | The query parameter %1 is not supported. | Leave it out; see ProtocolFeaturesSupported in the root.
+QueryParameterValueTypeError | Warning | The value %1 for the query parameter %2 has the wrong type. | Send a whole number.
 PropertyUnknown | Warning | The property %1 does not exist here. | Correct the name or leave it out.
 PropertyNotWritable | Warning | The property %1 is read-only: %2. | Leave it out, or first change what locks it.
 PropertyMissing | Warning | The property %1 is required and missing. | Add it and send the request again.

@@ -57,6 +57,9 @@ class Resource:
     # Another resource whose ETag a write may name as well (a settings object: the resource that it settles).
     etag_of: Getter | None = None
     content_type: str = "application/json"
+    # What answers a GET with query options, and which ones it takes; `get` answers one without.
+    paged: Callable[[dict[str, str]], Json] | None = None
+    options: frozenset[str] = frozenset()
     # What a write needs (DSP0266 privileges), and what single methods need instead.
     privilege: str = "ConfigureComponents"
     own_privilege: dict[str, str] = field(default_factory=dict)
@@ -136,11 +139,13 @@ async def json_body(request: web.Request) -> Json:
     return body
 
 
-def check_query(request: web.Request, *, may_expand: bool) -> str:
-    """Return the mode of `$expand` (`*`, `.` or nothing) and refuse the OData query options that are not offered;
-    other unknown parameters are ignored (DSP0266)."""
+def check_query(request: web.Request, *, may_expand: bool, options: frozenset[str] = frozenset()) -> str:
+    """Return the mode of `$expand` (`*`, `.` or nothing) and refuse the OData query options that are not offered, those
+    in `options` apart; other unknown parameters are ignored (DSP0266)."""
     mode = ""
     for name, value in request.query.items():
+        if name in options:
+            continue
         if name == "$expand" and may_expand and re.fullmatch(r"[*.](\(\$levels=\d\))?", value):
             mode = value[0]
         elif name.startswith("$") or name in ("only", "excerpt"):

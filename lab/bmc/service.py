@@ -16,6 +16,7 @@ from .chassis import ChassisResources
 from .config import Config, password_of
 from .core import CoreResources
 from .faults import Fault, Faults
+from .host_logger import HostLogger
 from .inventory import InventoryResources
 from .jobs import ConfigJobs
 from .logs import EventLog, LogResources
@@ -88,6 +89,7 @@ class Service:
         self.power = Power(
             driver or NullDriver(), timing, hooks, self.state, list(self.profile.get("reset_types", DEFAULT_RESETS))
         )
+        self.host_logger = HostLogger(self)
         self.table: dict[str, Resource] = {}
         self.finders: list[tuple[str, Finder]] = []
         self.sensors = Sensors(
@@ -104,6 +106,7 @@ class Service:
             ChassisResources(self),
             ManagerResources(self),
             LogResources(self),
+            self.host_logger,
             self.task_resources,
             self.updates,
         ]

@@ -31,6 +31,7 @@ class VmBmc(Bmc):
             "profile_overrides": machine.OVERRIDES,
             "power_command": [str(self.lab.root / "lab" / "vm" / "power")],
             "power_timeout_seconds": GRACE_SECONDS + 30,
+            "console_log": str(self.lab.state / "console.log"),
         }
 
     def ask(self, path: str, body: dict[str, object] | None = None, method: str = "GET") -> dict[str, object]:

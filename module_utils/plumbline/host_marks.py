@@ -12,7 +12,8 @@ from .evidence import DIRECTORY_MODE, FILE_MODE, evidence_path
 FOLDER = "marks"
 
 Mark = dict[str, Any]
-"""`host`, `since` (UTC, ISO 8601), `run`, `reason` (a sentence), `because` (stages), `console` (its last lines), `console_source`."""
+"""`host`, `since` (UTC, ISO 8601), `run`, `reason` (a sentence), `because` (stages), `console` (its last lines), `console_source`;
+`lost` where it went away outside of a restart."""
 
 
 def path_of(artifacts_dir: str, host: str) -> Path:
@@ -59,7 +60,8 @@ def told(mark: Mark) -> str:
     since = f" of {mark['since']}" if mark.get("since") else ""
     console = mark.get("console") or []
     last = f" Its console ended with: {console[-1]}" if console else ""
+    what = "could not be reached any more in the run" if mark.get("lost") else "did not come back from its restart"
     return (
-        f"{mark.get('host')} did not come back from its restart{since}: {mark.get('reason', 'no reason is on record')}.{last} "
+        f"{mark.get('host')} {what}{since}: {mark.get('reason', 'no reason is on record')}.{last} "
         "The mark goes when it answers a survey."
     )

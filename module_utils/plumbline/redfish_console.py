@@ -24,8 +24,11 @@ _KINDS = (
     ),
     ("POST codes", re.compile(r"(bios_?)?post_?codes?(_?log)?|bios post code log", re.IGNORECASE)),
 )
+_NO_LOG = "its BMC keeps no log of the console or of POST codes"
 _PAGES_MAXIMUM = 50
 _LINE_MAXIMUM = 300
+_SLACK = 5
+_SKIP = re.compile(r"[?&](?:\$|%24)skip=(\d+)")
 # Escape sequences of terminals, and what else is no text.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][0-9A-B]|[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -41,6 +44,7 @@ def read_console(client: RedfishClient, system_id: str, maximum: int) -> Json:
         "boot_state": text(mapping(system, "BootProgress"), "LastState"),
     }
     services = _services(client, system)
+    empty: list[str] = []
     for kind, pattern in _KINDS:
         for service in services:
             names = {text(service, "Id"), address(service).rstrip("/").rsplit("/", 1)[-1]}
@@ -49,7 +53,9 @@ def read_console(client: RedfishClient, system_id: str, maximum: int) -> Json:
                 if lines:
                     found.update(lines=lines, source=f"{kind} {text(service, 'Id')}")
                     return found
-    found["reason"] = "its BMC keeps no log of the console or of POST codes" + _live(system)
+                empty.append(text(service, "Id"))
+    none = f"its BMC has written nothing into {' and '.join(empty)}" if empty else _NO_LOG
+    found["reason"] = none + _live(system)
     return found
 
 
@@ -62,6 +68,7 @@ def _services(client: RedfishClient, system: Json) -> list[Json]:
 
 
 def _last_lines(client: RedfishClient, uri: str, maximum: int) -> list[str]:
+    """The last lines of a log. A BMC that pages by `$skip` may hold many thousands: what lies between is left out."""
     entries: list[tuple[str, list[str]]] = []
     seen: set[str] = set()
     while uri and uri not in seen and len(seen) < _PAGES_MAXIMUM:
@@ -73,11 +80,24 @@ def _last_lines(client: RedfishClient, uri: str, maximum: int) -> list[str]:
         for one in items(page, "Members"):
             entry = one if len(one) > 1 else client.get_optional(address(one))
             entries.append((text(entry, "Created"), [_clean(line) for line in text(entry, "Message").splitlines()]))
-        uri = text(page, "Members@odata.nextLink")
+        uri = _further(page, maximum)
     # Some BMCs begin with the newest.
     if entries and entries[0][0] > entries[-1][0]:
         entries.reverse()
     return [line for _, lines in entries for line in lines if line][-maximum:]
+
+
+def _further(page: Json, maximum: int) -> str:
+    """The next page, or by its `$skip` the one that the last *maximum* entries begin with."""
+    uri = text(page, "Members@odata.nextLink")
+    skip = _SKIP.search(uri)
+    count = page.get("Members@odata.count")
+    dates = [text(one, "Created") for one in items(page, "Members")]
+    if not skip or not isinstance(count, int) or (dates and dates[0] > dates[-1]):
+        return uri
+    # Lines that are empty do not count.
+    begin = max(int(skip.group(1)), count - _SLACK * maximum)
+    return uri[: skip.start(1)] + str(begin) + uri[skip.end(1) :]
 
 
 def _clean(line: str) -> str:

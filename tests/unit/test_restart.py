@@ -16,10 +16,12 @@ from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.plumbline.plumbline.plugins.action import await_restart as plugin
 from ansible_collections.plumbline.plumbline.plugins.callback import report
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import host_marks, ssh_host_key
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_connection import RedfishError
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.redfish_console import read_console
 
 from lab.bmc.testing import RunningBmc, running
-from tests.unit.playbook_run import CHECKOUT, play, run_playbook
+from tests.unit.playbook_run import CHECKOUT, RUN, play, run_playbook
+from tests.unit.redfish_support import login
 from tests.unit.test_redfish_playbooks import WANTED, Site
 
 OLD, NEW = "boot-1", "boot-2"
@@ -311,6 +313,42 @@ def test_a_bmc_that_keeps_no_log_of_the_console_says_so() -> None:
     )
 
 
+def test_the_console_of_a_bmc_that_pages_is_read_at_its_end_and_not_in_full(tmp_path: Path) -> None:
+    # As bmcweb has it: a thousand entries a page, no dates, $skip in the next link; and an older file beside it.
+    log = tmp_path / "console.log"
+    log.with_name("console.log.1").write_bytes(b"".join(b"old boot line %d\r\n" % number for number in range(5000)))
+    log.write_bytes(b"GRUB\r\n\r\n\x1b[2J" + b"booting \xff\r\n" * 3000 + b"Kernel panic - not syncing: no root\r\n")
+    asked: list[str] = []
+    with running(console_log=str(log)) as simulator:
+        with login(simulator) as client:
+            get = client.get_optional
+            client.get_optional = lambda uri: (asked.append(str(uri)), get(uri))[1]  # type: ignore[method-assign]
+            found = read_console(client, "", 2)
+            assert found["lines"] == ["booting \ufffd", "Kernel panic - not syncing: no root"]
+            assert found["source"] == "console log HostLogger"
+            pages = [uri for uri in asked if "/HostLogger/Entries" in uri]
+            assert len(pages) == 2, pages
+            every = get(f"{pages[0]}?$skip=7990&$top=5")
+            assert [one["Id"] for one in every["Members"]] == ["7990", "7991", "7992", "7993", "7994"]
+            assert get(every["Members"][0]["@odata.id"])["Message"].startswith("booting")
+            # More than a page is asked for.
+            assert len(read_console(client, "", 1500)["lines"]) == 1500
+        log.write_text("")
+        log.with_name("console.log.1").unlink()
+        with login(simulator) as client:
+            assert read_console(client, "", 2)["reason"] == "its BMC has written nothing into HostLogger"
+
+
+@pytest.mark.parametrize("query", ["$skip=-1", "$top=x", "$filter=x"])
+def test_the_simulators_console_refuses_a_query_that_it_does_not_know(tmp_path: Path, query: str) -> None:
+    (tmp_path / "console.log").write_text("GRUB\n")
+    with running(console_log=str(tmp_path / "console.log")) as simulator, login(simulator) as client:
+        with pytest.raises(RedfishError, match=r"query parameter|501"):
+            client.get(f"{simulator.service.paths.system}/LogServices/HostLogger/Entries?{query}")
+        with pytest.raises(RedfishError):
+            client.get(f"{simulator.service.paths.system}/LogServices/HostLogger/Entries/17")
+
+
 # --- marks ---
 def test_a_mark_is_put_read_told_and_removed(tmp_path: Path) -> None:
     assert host_marks.get(str(tmp_path), "node7") is None
@@ -388,6 +426,37 @@ def test_the_other_hosts_go_on_without_the_one_that_was_lost(tmp_path: Path) -> 
     assert "hunter2-secret" not in outcome.output
     ended = [record for record in outcome.evidence("node2") if record.get("kind") == "stage"]
     assert [(record["failed"]) for record in ended] == [0]
+
+
+def test_a_host_that_is_lost_outside_of_the_restart_is_marked_and_told(tmp_path: Path) -> None:
+    # It answered its survey in this run; then nothing listens there any more.
+    gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_timeout": 5}
+    tasks = [
+        {"name": "Surveyed", "ansible.builtin.set_fact": {"survey_node": {"boot_identity": OLD}}},
+        {"name": "Staged", "ansible.builtin.command": "true", "vars": gone, "when": "inventory_hostname == 'node1'"},
+        {"name": "Goes on", "ansible.builtin.debug": {"msg": "{{ inventory_hostname }} goes on"}},
+    ]
+    outcome = run_playbook(tmp_path, [play(tasks, "kernel")], "-v", hosts=("node1", "node2"))
+    assert outcome.status != 0
+    path = tmp_path / "artifacts" / "marks" / "node1.json"
+    mark = json.loads(path.read_text())
+    assert (mark["because"], mark["lost"], mark["run"]) == ("kernel", True, RUN)
+    assert mark["reason"].startswith("in the stage kernel, at 'Staged': ")
+    assert "node1 answered before and cannot be reached any more: it is marked in" in outcome.output
+    (failure,) = [record for record in outcome.evidence("node1") if record["kind"] == "failure"]
+    assert failure["unreachable"]
+    assert str(path) in failure["message"]
+    told = (outcome.directory / RUN / "report.md").read_text()
+    assert "cannot be reached any more: it is marked in" in told
+    assert "/marks/node1.json until it answers a survey" in told
+    assert "node2 goes on" in outcome.output
+    assert not path.with_name("node2.json").exists()
+    assert host_marks.told(mark).startswith("node1 could not be reached any more in the run of ")
+    path.unlink()
+    # One that never answered is no lost one, and a dry run marks nothing.
+    assert run_playbook(tmp_path, [play(tasks[1:], "kernel")]).status != 0
+    assert run_playbook(tmp_path, [play(tasks, "kernel")], "--check").status != 0
+    assert not path.exists()
 
 
 def test_plumbline_does_not_reboot_the_machine_that_it_runs_on(site: Site) -> None:
