@@ -164,8 +164,9 @@ def _plan_default(context: Context, boot: Boot, part: Part, is_pinned: bool) -> 
 def _plan_restart(context: Context, boot: Boot, part: Part) -> None:
     """A restart is due when another kernel runs, but not again and again for a machine that boots something else."""
     record = context.known("boot")
-    # Staged in an earlier boot, and this boot did not bring it.
-    staged = record.get("boot_id", "") if record.get("wanted") == boot.wanted else context.boot_id
+    # Staged in an earlier boot, and this boot did not bring it; unless the boot loader has been told otherwise since.
+    is_staged = record.get("wanted") == boot.wanted and boot.boots_next == boot.wanted
+    staged = record.get("boot_id", "") if is_staged else context.boot_id
     part.record.update({"wanted": boot.wanted, "boot_id": staged})
     is_right = boot.running == boot.wanted and not boot.install
     boot.restart_required = not is_right and staged == context.boot_id

@@ -149,6 +149,10 @@ class _Attempt:
         """Raises OSError or KernelError; `step` then tells at what."""
         plan = self.plan
         record = bool(plan.state) or plan.is_changed or any(part.record for part in plan.parts)
+        if plan.is_changed:
+            # Before anything else: a machine that is cut off in the middle must still know what was there first.
+            self.step = STATE
+            self._record(intended_state(plan))
         for name, path, value in _live_writes(plan):
             self.step = name
             self.written.append((path, self.live.read(path) or ""))
@@ -173,9 +177,13 @@ class _Attempt:
             if fault:
                 raise KernelError(fault)
         self.step = STATE
-        state = dump_state(next_state(plan))
-        if record and current(plan.tree, STATE) != state:
-            self.transaction.apply(FileWish(STATE, state))
+        if record:
+            self._record(next_state(plan))
+
+    def _record(self, state: dict[str, Any]) -> None:
+        text = dump_state(state)
+        if current(self.plan.tree, STATE) != text:
+            self.transaction.apply(FileWish(STATE, text))
 
     def put_back(self) -> list[str]:
         """Everything as it was; returns what could not be put back."""
@@ -225,6 +233,25 @@ def next_state(plan: Plan) -> dict[str, Any]:
         "leaving": leaving,
         "boot_id": plan.boot_id if restaged else plan.state["boot_id"],
     }
+
+
+def intended_state(plan: Plan) -> dict[str, Any]:
+    """The record while a run is at work: what it is about to set beside what it is about to give back, until both are done."""
+    state = next_state(plan)
+    state["live"] = {**plan.state.get("live", {}), **state["live"]}
+    parts: dict[str, Any] = {}
+    for record in (plan.state.get("parts", {}), state.get("parts", {})):
+        for name, known in record.items():
+            part = parts.setdefault(name, {})
+            for key, value in known.items():
+                before = part.get(key)
+                both = isinstance(before, list) and isinstance(value, list)
+                part[key] = [*before, *(one for one in value if one not in before)] if both else value
+    if parts:
+        state["parts"] = parts
+    previous = words(plan.state, "arguments")
+    state["arguments"] = [*previous, *(word for word in state["arguments"] if word not in previous)]
+    return state
 
 
 def _live_writes(plan: Plan) -> list[tuple[str, str, str]]:

@@ -137,6 +137,42 @@ def test_a_failing_apt_mark_puts_everything_back(tmp_path: Path) -> None:
     assert {row["name"]: row["state"] for row in report(plan, caught.value)}["boot.hold"] == "failed"
 
 
+@pytest.mark.parametrize("command", ["apt-mark", "update-grub"])
+def test_a_machine_that_is_cut_off_at_a_command_knows_what_it_has_to_take_back(tmp_path: Path, command: str) -> None:
+    machine = ubuntu(tmp_path)
+    machine.package("linux-generic", "linux-image-generic", "hold")
+    wish = {"boot": {"release": OLD, "hold": True}, "arguments": ["iommu=pt"]}
+
+    class CutOffError(BaseException):
+        pass
+
+    def run(words: list[str]) -> tuple[int, str, str]:
+        done = machine.run(words)
+        if words[0] == command:
+            raise CutOffError
+        return done
+
+    with pytest.raises(CutOffError):
+        apply_plan(make_plan(str(machine.root), wish, False, run), Kernel(machine.tree), run)
+    # It starts again, and the wish has gone: nothing of it stays, and nothing that was there before goes.
+    machine.boot(NEW, "boot-2")
+    converge(machine, {})
+    assert machine.held() == ["linux-generic"]
+    assert machine.get(DROP_IN) is None
+    assert next_kernel(machine.tree) == NEW
+    assert "iommu=pt" not in (machine.get("/boot/grub/grub.cfg") or "")
+    # Once more, and made good by the next run.
+    with pytest.raises(CutOffError):
+        apply_plan(make_plan(str(machine.root), wish, False, run), Kernel(machine.tree), run)
+    was_told = command == "update-grub"
+    machine.boot(OLD if was_told else NEW, "boot-3", "iommu=pt" if was_told else "")
+    converge(machine, wish)
+    assert next_kernel(machine.tree) == OLD
+    assert judge(machine, wish)["boot.hold"]["value"] == judge(machine, wish)["boot.hold"]["expected"]
+    rows = converge(machine, wish)[1]
+    assert {rows[name]["restart_required"] for name in ("boot.running_kernel", "argument iommu=pt")} == {not was_told}
+
+
 def test_a_dry_run_tells_the_commands_and_runs_none_that_writes(tmp_path: Path) -> None:
     machine = ubuntu(tmp_path)
     before = machine.snapshot()
@@ -181,6 +217,26 @@ def test_a_machine_that_booted_another_kernel_fails_and_is_not_restarted_for_eve
     found = judge(machine, wish)["boot.running_kernel"]
     assert (found["value"], found["expected"]) == (NEW, OLD)
     assert "booted another entry" in found["cause"]
+
+
+def test_a_machine_whose_boot_loader_somebody_changed_back_is_told_and_restarted_again(tmp_path: Path) -> None:
+    machine = ubuntu(tmp_path)
+    wish = {"boot": {"release": OLD}}
+    converge(machine, wish)
+    machine.boot(OLD, "boot-2")
+    assert not converge(machine, wish)[0]
+    (machine.root / DROP_IN.lstrip("/")).unlink()
+    machine.run(["update-grub"])
+    machine.boot(NEW, "boot-3")
+    assert judge(machine, wish)["boot.next_kernel"]["value"] == NEW
+    changed, rows = converge(machine, wish)
+    assert changed
+    assert rows["boot.running_kernel"]["restart_required"]
+    assert next_kernel(machine.tree) == OLD
+    # Told, and yet not booted: that is not tried again and again.
+    machine.boot(NEW, "boot-4")
+    _, rows = converge(machine, wish)
+    assert not rows["boot.running_kernel"]["restart_required"]
 
 
 def test_a_later_file_that_chooses_another_entry_is_told_and_everything_put_back(tmp_path: Path) -> None:

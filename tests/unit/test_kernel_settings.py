@@ -148,6 +148,56 @@ def test_an_empty_wish_takes_everything_back(machine: Machine) -> None:
     assert not converge(machine, {})["changed"]
 
 
+class CutOffError(BaseException):
+    """The machine loses its power: nothing is put back."""
+
+
+class Mortal(Kernel):
+    """A kernel whose machine goes off at a certain write of a value."""
+
+    def __init__(self, machine: Machine, survives: int) -> None:
+        super().__init__(machine.tree)
+        self.survives = survives
+
+    def write(self, path: str, value: str) -> None:
+        self.survives -= 1
+        if self.survives < 0:
+            raise CutOffError
+        super().write(path, value)
+
+
+def settled(machine: Machine) -> dict[str, str]:
+    """All but the record; several numbers of a key are the same whatever stands between them."""
+    return {
+        path: text.replace("\t", " ") for path, text in machine.snapshot().items() if not path.startswith("var/lib")
+    }
+
+
+@pytest.mark.parametrize("survives", range(0, 18, 3))
+def test_a_machine_that_is_cut_off_in_the_middle_still_knows_what_was_there_first(
+    machine: Machine, survives: int
+) -> None:
+    before = settled(machine)
+    with pytest.raises(CutOffError):
+        apply_plan(make_plan(str(machine.root), WISH, False, None), Mortal(machine, survives), None)
+    # The wish is taken back at once, or after it was made good.
+    if survives % 2:
+        converge(machine, WISH)
+        assert not converge(machine, WISH)["changed"]
+    converge(machine, {})
+    assert settled(machine) == before
+    assert not converge(machine, {})["changed"]
+
+
+def test_a_machine_that_is_cut_off_while_it_gives_back_goes_on_with_it(machine: Machine) -> None:
+    before = settled(machine)
+    converge(machine, WISH)
+    with pytest.raises(CutOffError):
+        apply_plan(make_plan(str(machine.root), {}, False, None), Mortal(machine, 2), None)
+    converge(machine, {})
+    assert settled(machine) == before
+
+
 def test_what_somebody_else_changed_since_is_not_given_back(machine: Machine) -> None:
     converge(machine, WISH)
     machine.put("/proc/sys/vm/swappiness", "10")
