@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from .checkpoint_errors import CheckpointError
@@ -64,53 +66,72 @@ def header_bytes(tensors: Sequence[TensorSpec]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
+@dataclass(frozen=True)
+class Layout:
+    """What a file holds: its head as it is (length and JSON), and each tensor with the offset of its data, in the order of the offsets."""
+
+    head: bytes
+    tensors: tuple[tuple[TensorSpec, int], ...]
+
+
 def read_tensors(path: Path) -> list[TensorSpec]:
-    """The tensors of a file; raises CheckpointError where header, offsets and the size of the file do not fit together."""
-    size = path.stat().st_size
+    """The tensors of a file as its header lists them; raises CheckpointError as `parse_layout` does."""
     with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else _MAX_HEADER_BYTES + 1
-        if length > min(_MAX_HEADER_BYTES, size - 8):
-            raise CheckpointError(
-                f"{path.name} is no safetensors file or is truncated ({size} bytes): copy it again from where it came."
-            )
-        try:
-            header = json.loads(file.read(length))
-        except ValueError:
-            raise CheckpointError(f"{path.name} has a damaged header: copy it again from where it came.") from None
+        layout = read_layout(
+            path.name, path.stat().st_size, partial(os.pread, file.fileno())
+        )
+    return [spec for spec, _ in layout.tensors]
+
+
+def read_layout(name: str, size: int, read: Callable[[int, int], bytes]) -> Layout:
+    """The layout of `size` bytes that `read(count, offset)` gives.
+
+    Raises CheckpointError where header, offsets and size do not fit together. Trusts no length that the file states.
+    """
+    start = read(8, 0)
+    length = struct.unpack("<Q", start)[0] if len(start) == 8 else _MAX_HEADER_BYTES + 1
+    if length > min(_MAX_HEADER_BYTES, size - 8):
+        raise CheckpointError(
+            f"{name} is no safetensors file or is truncated ({size} bytes): copy it again from where it came."
+        )
+    text = read(length, 8)
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        header = None
     if not isinstance(header, dict):
-        raise CheckpointError(f"{path.name} has a damaged header: copy it again from where it came.")
+        raise CheckpointError(f"{name} has a damaged header: copy it again from where it came.")
     spans = []
-    tensors = []
-    for name, entry in header.items():
-        if name == "__metadata__":
+    for tensor, entry in header.items():
+        if tensor == "__metadata__":
             continue
         try:
-            spec = TensorSpec(name, entry["dtype"], tuple(int(number) for number in entry["shape"]))
+            spec = TensorSpec(tensor, entry["dtype"], tuple(int(number) for number in entry["shape"]))
             begin, end = (int(number) for number in entry["data_offsets"])
             fits = (
                 spec.dtype in DTYPE_BYTES
                 and all(number >= 0 for number in spec.shape)
                 and end - begin == spec.size_bytes
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             fits = False
         if not fits:
             raise CheckpointError(
-                f"{path.name}: shape, dtype and length of the tensor {name} do not fit together: the file is damaged."
+                f"{name}: shape, dtype and length of the tensor {tensor} do not fit together: the file is damaged."
             )
-        spans.append((begin, end))
-        tensors.append(spec)
+        spans.append((begin, end, spec))
     position = 0
-    for begin, end in sorted(spans):
+    # A tensor without elements begins where the next one does.
+    spans.sort(key=lambda span: span[:2])
+    for begin, end, _ in spans:
         if begin != position:
             raise CheckpointError(
-                f"{path.name}: its tensors overlap or leave a gap at byte {position}: the file is damaged."
+                f"{name}: its tensors overlap or leave a gap at byte {position}: the file is damaged."
             )
         position = end
     if 8 + length + position != size:
         raise CheckpointError(
-            f"{path.name} should have {8 + length + position} bytes after its header, it has {size}: "
+            f"{name} should have {8 + length + position} bytes after its header, it has {size}: "
             "it is truncated or damaged; copy it again from where it came."
         )
-    return tensors
+    return Layout(start + text, tuple((spec, 8 + length + begin) for begin, _, spec in spans))
