@@ -178,7 +178,7 @@ container:
   type: str
   sample: container (podman)
 measurements:
-  description: Measurements C(kernel_setting), C(kernel_version) and C(cgroup_version) for the gate.
+  description: Measurements C(kernel_setting), C(session_limit), C(kernel_version) and C(cgroup_version) for the gate.
   returned: when O(state=verified)
   type: list
   elements: dict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from .kernel_boot import ENTRIES, GRUB_CFG, uses_entries
 from .kernel_files import FileWish, Transaction, current
@@ -132,12 +133,17 @@ def stage_arguments(tree: Tree, plan: ArgumentPlan, transaction: Transaction, ru
             )
 
 
-def unstage_arguments(tree: Tree, plan: ArgumentPlan, run: Runner | None) -> None:
-    """Undo in the boot loader what stage_arguments did; the drop-in has been put back already."""
+def unstage_arguments(tree: Tree, plan: ArgumentPlan, run: Runner | None, before: str | None = None) -> None:
+    """Undo in the boot loader what stage_arguments did; the drop-in has been put back already. *before* is GRUB's configuration then.
+
+    Raises KernelError or OSError.
+    """
     if not run:
         return
     if plan.loader == "grub":
-        regenerate(tree, run)
+        # A site's own file that GRUB's tools stumble over stops them before they write anything, and would stop them again.
+        if before is None or current(tree, GRUB_CFG) != before:
+            _regenerate_or_restore(tree, run, before)
     elif plan.loader == "bls":
         _grubby(run, plan.remove, plan.add)
 
@@ -148,6 +154,16 @@ def regenerate(tree: Tree, run: Runner | None) -> None:
         return
     command = ["update-grub"] if tree.exists("/usr/sbin/update-grub") else ["grub-mkconfig", "-o", GRUB_CFG]
     _checked(run, command)
+
+
+def _regenerate_or_restore(tree: Tree, run: Runner, before: str | None) -> None:
+    try:
+        regenerate(tree, run)
+    except KernelError:
+        if before is None:
+            raise
+        # In place, since a full file system has no room for a second one: what grub-mkconfig cut short is shorter than this.
+        Path(tree.path(GRUB_CFG)).write_text(before, encoding="utf-8")
 
 
 def _grubby(run: Runner, add: list[str], remove: list[str]) -> None:

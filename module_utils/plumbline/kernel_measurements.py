@@ -11,7 +11,7 @@ from .node import cgroup_version
 
 
 def measurements(plan: Plan) -> list[dict[str, Any]]:
-    """Measurements `kernel_setting`, `kernel_version` and `cgroup_version` of a machine as it is now."""
+    """Measurements `kernel_setting`, `session_limit`, `kernel_version` and `cgroup_version` of a machine as it is now."""
     of_parts = {told["name"] for part in plan.parts for told in part.rows}
     found = [
         _of_setting(plan, told)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .kernel_arguments import ArgumentPlan, plan_arguments, stage_arguments, unstage_arguments
+from .kernel_boot import GRUB_CFG
 from .kernel_files import (
     STATE,
     FileWish,
@@ -17,6 +18,7 @@ from .kernel_files import (
     sysctl_rivals,
 )
 from .kernel_knobs import KNOBS, Live, Setting, container_evidence, has_own_network, plan_live
+from .kernel_limits import plan_limits
 from .kernel_packages import Boot, plan_boot
 from .kernel_parts import Command, Context, Part, Runner, run_commands, undo_commands
 from .kernel_services import plan_irqbalance, plan_tuned
@@ -87,7 +89,10 @@ def make_plan(root: str, raw_wish: dict[str, Any], told_container: bool, run: Ru
     boot_id = tree.text("/proc/sys/kernel/random/boot_id") or ""
     context = Context(tree, wish, container, state.get("parts", {}), run, boot_id)
     boot, boot_part = plan_boot(context)
-    parts = [boot_part, *(make(context) for make in (plan_unattended, plan_slice, plan_irqbalance, plan_tuned))]
+    parts = [
+        boot_part,
+        *(make(context) for make in (plan_unattended, plan_slice, plan_irqbalance, plan_tuned, plan_limits)),
+    ]
     limits_skipped = f"{container}: its runtime sets the limits" if container and wish.limits else ""
     plan = Plan(
         tree=tree,
@@ -144,6 +149,7 @@ class _Attempt:
         self.written: list[tuple[str, str]] = []
         self.done: list[Command] = []
         self.staged = False
+        self.grub_cfg = current(plan.tree, GRUB_CFG)
 
     def go(self) -> None:
         """Raises OSError or KernelError; `step` then tells at what."""
@@ -190,8 +196,8 @@ class _Attempt:
         faults = self.transaction.rollback() + undo_commands(self.done, self.run)
         if self.staged:
             try:
-                unstage_arguments(self.plan.tree, self.plan.arguments, self.run)
-            except KernelError as again:
+                unstage_arguments(self.plan.tree, self.plan.arguments, self.run, self.grub_cfg)
+            except (KernelError, OSError) as again:
                 faults.append(f"the boot loader could not be put back ({again})")
         # A mode of the CPU frequency driver first: it brings its own governors.
         modes = [one for one in self.written if one[0].endswith("pstate/status")]

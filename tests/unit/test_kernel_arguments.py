@@ -118,8 +118,8 @@ def test_arguments_that_another_file_overwrites_are_put_back_and_told(tmp_path: 
     with pytest.raises(RefusedError, match=r"iommu=pt did not reach /boot/grub/grub\.cfg.*nothing was changed"):
         converge(machine, ["iommu=pt"])
     assert machine.snapshot() == before
-    # Once to stage, once to put back.
-    assert commands == [["update-grub"], ["update-grub"]]
+    # Nothing came of it, so nothing is to be put back.
+    assert commands == [["update-grub"]]
 
 
 def test_a_failing_update_grub_puts_live_values_back_too(machine: Machine) -> None:
@@ -132,10 +132,25 @@ def test_a_failing_update_grub_puts_live_values_back_too(machine: Machine) -> No
     with pytest.raises(RefusedError) as caught:
         apply_plan(plan, Kernel(machine.tree), run)
     assert "update-grub ended with status 1 (/usr/sbin/grub-probe: error" in str(caught.value)
-    assert "beware: the boot loader could not be put back" in str(caught.value)
+    # GRUB's configuration is as it was, so nobody needs to beware.
+    assert str(caught.value).endswith("; nothing was changed")
     assert machine.snapshot() == before
     rows = {row["name"]: row["state"] for row in report(plan, caught.value)}
     assert rows == {"argument iommu=pt": "failed", "vm.swappiness": "skipped"}
+
+
+def test_a_grub_configuration_that_was_cut_short_is_put_back(machine: Machine) -> None:
+    before = machine.snapshot()
+
+    def run(command: list[str]) -> tuple[int, str, str]:
+        # As on a full file system: grub-mkconfig empties grub.cfg and cannot fill it.
+        machine.put("/boot/grub/grub.cfg", "")
+        return 1, "", "cat: write error: No space left on device"
+
+    plan = make_plan(str(machine.root), {"arguments": ["iommu=pt"]}, False, run)
+    with pytest.raises(RefusedError, match=r"No space left on device.*; nothing was changed$"):
+        apply_plan(plan, Kernel(machine.tree), run)
+    assert machine.snapshot() == before
 
 
 def test_a_run_that_was_cut_off_before_update_grub_is_made_good(machine: Machine) -> None:

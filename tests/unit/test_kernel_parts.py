@@ -446,6 +446,56 @@ def test_uncore_idle_states_and_link_power_are_written_kept_and_given_back(host:
     assert not left(host, before)
 
 
+# --- limits ---
+class Sessions:
+    """A machine whose `runuser` begins sessions with these limits: user -> name -> (soft, hard)."""
+
+    def __init__(self, **limits: dict[str, tuple[str, str]]) -> None:
+        self.limits = limits
+
+    def run(self, command: list[str]) -> tuple[int, str, str]:
+        if command[0] != "runuser":
+            return 0, "", ""
+        if command[1] not in self.limits:
+            return 1, "", "runuser: failed to open session: Permission denied"
+        names = {"n": "nofile", "l": "memlock"}
+        asked = [word.removeprefix("ulimit -") for word in command[-1].split("; ")]
+        return 0, "".join(f"{self.limits[command[1]][names[word[1]]]['SH'.index(word[0])]}\n" for word in asked), ""
+
+
+def limits_of(host: Host, sessions: Sessions, wish: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    plan = make_plan(
+        str(host.root), {"limits": wish or {"nofile": 1048576, "memlock": "unlimited"}}, False, sessions.run
+    )
+    return {found["scope"]: found for found in measurements(plan) if found["name"] == "session_limit"}
+
+
+def test_limits_are_those_of_a_session_and_not_of_the_file(host: Host) -> None:
+    wide = {"nofile": ("1048576", "1048576"), "memlock": ("unlimited", "unlimited")}
+    right = limits_of(host, Sessions(root=wide, nobody=wide))
+    assert set(right) == {f"{name} of {who}" for name in ("nofile", "memlock") for who in ("root", "other users")}
+    assert all(found["value"] == found["expected"] for found in right.values())
+    # 99-site.conf comes behind ours, and speaks of everybody but root.
+    narrow = {"nofile": ("1024", "1048576"), "memlock": ("8192", "8192")}
+    found = limits_of(host, Sessions(root=wide, nobody=narrow))
+    assert found["nofile of other users"]["value"] == "1024 (soft), 1048576 (hard)"
+    assert found["memlock of other users"]["value"] == "8192"
+    assert "behind 95-plumbline.conf says otherwise" in found["nofile of other users"]["cause"]
+    assert found["nofile of root"]["value"] == "1048576"
+    assert set(limits_of(host, Sessions(root=wide, nobody=wide), {"nofile": 4096})) == {
+        "nofile of root",
+        "nofile of other users",
+    }
+
+
+def test_a_session_that_cannot_be_begun_is_no_right_limit(host: Host) -> None:
+    found = limits_of(host, Sessions())
+    assert "value" not in found["nofile of root"]
+    assert "failed to open session: Permission denied" in found["nofile of root"]["error"]
+    host.become_container()
+    assert "its runtime sets the limits" in limits_of(host, Sessions())["memlock of root"]["skipped"]
+
+
 @pytest.mark.parametrize(
     ("wish", "sentence"),
     [

@@ -376,7 +376,7 @@ def test_a_container_is_judged_only_by_what_is_its_own(machine: Machine) -> None
         "kernel_setting net.ipv4.tcp_rmem",
     }
     assert all(found["skipped"].startswith("container (podman)") for found in judged.values() if "value" not in found)
-    assert len(judged) == 10
+    assert len(judged) == 14
 
 
 def test_a_container_on_the_hosts_network_leaves_it_alone(machine: Machine) -> None:
