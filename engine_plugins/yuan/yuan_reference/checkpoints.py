@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -25,8 +24,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from yuan_reference import configs
+from yuan_reference.companions import write_companions, write_json
 from yuan_reference.megatron import write_megatron
-from yuan_reference.model import tensor_shapes
+from yuan_reference.model import Dimensions, tensor_shapes
 
 __all__ = [
     "RandomTensors",
@@ -39,7 +39,6 @@ __all__ = [
 ]
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-REMOTE_CODE = 'raise RuntimeError("The code of a checkpoint was executed.")\n'
 
 
 def _scale(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
@@ -74,7 +73,8 @@ class RandomTensors(Mapping[str, Tensor]):
         """Make the tensor `name`."""
         shape = self.shapes[name]
         drawn = "model.embed_tokens.weight" if self.tied and name == "lm_head.weight" else name
-        generator = torch.Generator().manual_seed((self.seed << 32) + zlib.crc32(drawn.encode()))
+        # The generator takes 32 bits of a seed only, so name and seed go into them together.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {drawn}".encode()))
         mean, deviation = _scale(drawn, shape)
         return torch.randn(shape, generator=generator).mul_(deviation).add_(mean).to(self.dtype)
 
@@ -90,28 +90,6 @@ class RandomTensors(Mapping[str, Tensor]):
 def make_tensors(config: Mapping[str, Any], seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """All tensors of a random model in the HF layout."""
     return dict(RandomTensors(config, seed, dtype))
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def write_companions(
-    directory: Path, config: Mapping[str, Any], dtype: torch.dtype, tokenizer: Path | None = None
-) -> None:
-    """Write what lies beside the weights. `tokenizer`: a directory as tokenizer.py writes it, whose files are copied."""
-    directory.mkdir(parents=True, exist_ok=True)
-    name = str(dtype).removeprefix("torch.")
-    _write_json(directory / "config.json", {**config, "torch_dtype": name})
-    ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in config}
-    _write_json(
-        directory / "generation_config.json", {"_from_model_config": True, **ids, "transformers_version": "4.30.0.dev0"}
-    )
-    for code in ("configuration_yuan.py", "yuan_hf_model.py"):
-        (directory / code).write_text(REMOTE_CODE, encoding="utf-8")
-    if tokenizer is not None:
-        for path in sorted(tokenizer.iterdir()):
-            shutil.copyfile(path, directory / path.name)
 
 
 def _shards(tensors: Mapping[str, Tensor], config: Mapping[str, Any], count: int) -> list[list[str]]:
@@ -139,15 +117,40 @@ def _write_shards(
     total = 0
     for number, shard in enumerate(names, 1):
         file = f"{stem}.{suffix}" if len(names) == 1 else f"{stem}-{number:05d}-of-{len(names):05d}.{suffix}"
-        # A tensor that shares its storage with another (tied embeddings) is written whole, as the published files have it.
-        content = {name: tensors[name].clone().contiguous() for name in shard}
+        content = {name: tensors[name] for name in shard}
         save(content, directory / file)
         weight_map |= dict.fromkeys(shard, file)
         total += sum(tensor.nbytes for tensor in content.values())
     if len(names) > 1:
-        _write_json(
+        write_json(
             directory / f"{stem}.{suffix}.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map}
         )
+
+
+def _own_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that share no storage: what shares one (tied embeddings) is written twice, as most published files have it."""
+    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+
+
+def _as_views(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors as the publishers' converters hold them: views, with offsets and transposed, of larger storages."""
+    size = Dimensions.of(config)
+    views = dict(tensors)
+    for index in range(size.layers):
+        prefix = f"model.layers.{index}."
+        halves = [("self_attn.q_proj", "self_attn.k_proj")] + (
+            [] if size.experts else [("mlp.up_proj", "mlp.gate_proj")]
+        )
+        for pair in halves:
+            names = [f"{prefix}{name}.weight" for name in pair]
+            views |= zip(names, torch.cat([tensors[name] for name in names]).chunk(2))
+        for part in ("w1", "w2") if size.experts else ():
+            names = [f"{prefix}mlp.experts.{expert}.{part}.weight" for expert in range(size.experts)]
+            all_experts = torch.stack([tensors[name].t() for name in names])
+            views |= {name: all_experts[expert].t() for expert, name in enumerate(names)}
+    if config.get("tie_word_embeddings"):
+        views["lm_head.weight"] = views["model.embed_tokens.weight"]
+    return views
 
 
 def _dtype_of(tensors: Mapping[str, Tensor]) -> torch.dtype:
@@ -169,7 +172,7 @@ def write_hf_safetensors(
         _shards(tensors, config, shards),
         tensors,
         ("model", "safetensors"),
-        lambda content, path: save_file(content, path, metadata={"format": "pt"}),
+        lambda content, path: save_file(_own_storage(content), path, metadata={"format": "pt"}),
     )
 
 
@@ -180,16 +183,25 @@ def write_hf_bin(
     *,
     shards: int = 2,
     legacy: bool = False,
+    views: bool = False,
     tokenizer: Path | None = None,
 ) -> None:
-    """Write Hugging Face pickled shards. `legacy`: torch's form before 1.6, a bare pickle and not a zip."""
+    """Write Hugging Face pickled shards.
+
+    `legacy`: torch's form before 1.6, a bare pickle and not a zip. `views`: tensors as the publishers' converters leave them,
+    with offsets and strides in storages that they share.
+    """
     write_companions(directory, config, _dtype_of(tensors), tokenizer)
+    if views:
+        tensors = _as_views(config, tensors)
     _write_shards(
         directory,
         _shards(tensors, config, shards),
         tensors,
         ("pytorch_model", "bin"),
-        lambda content, path: torch.save(content, path, _use_new_zipfile_serialization=not legacy),
+        lambda content, path: torch.save(
+            content if views else _own_storage(content), path, _use_new_zipfile_serialization=not legacy
+        ),
     )
 
 
@@ -205,7 +217,7 @@ def write_split(
     """Write one safetensors file cut into `pieces` raw pieces STEM00, STEM01, ...: the last one is shorter, as published."""
     write_companions(directory, config, _dtype_of(tensors), tokenizer)
     whole = directory / f"{stem}.whole"
-    save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, whole, metadata={"format": "pt"})
+    save_file(_own_storage(tensors), whole, metadata={"format": "pt"})
     size = whole.stat().st_size
     piece = -(-size * 10 // (pieces * 10 - 4))
     with whole.open("rb") as source:
@@ -245,6 +257,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="bfloat16")
     parser.add_argument("--shards", type=int, default=2, help="HF layouts: number of shards; split: number of pieces")
     parser.add_argument("--legacy", action="store_true", help="hf-bin: torch's form before 1.6, which is no zip")
+    parser.add_argument(
+        "--views", action="store_true", help="hf-bin: tensors with offsets and strides in shared storages"
+    )
     parser.add_argument("--tp", type=int, default=1, help="megatron: tensor-parallel size")
     parser.add_argument("--pp", type=int, default=1, help="megatron: pipeline-parallel size")
     parser.add_argument("--no-tokenizer", action="store_true", help="leave the tokenizer's files out")
@@ -279,7 +294,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.layout == "hf-safetensors":
             write_hf_safetensors(directory, config, tensors, shards=options.shards)
         elif options.layout == "hf-bin":
-            write_hf_bin(directory, config, tensors, shards=options.shards, legacy=options.legacy)
+            write_hf_bin(directory, config, tensors, shards=options.shards, legacy=options.legacy, views=options.views)
         elif options.layout == "split":
             write_split(directory, config, tensors, pieces=options.shards)
         else:

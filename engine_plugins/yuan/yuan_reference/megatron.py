@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from yuan_reference.companions import write_companions
 from yuan_reference.model import Dimensions
 
 ITERATION = 63578
@@ -38,9 +39,11 @@ def write_megatron(
     blocks: Sequence[int] | None = None,
     iteration: int = ITERATION,
     location: str = "cuda:0",
+    tokenizer: Path | None = None,
 ) -> None:
     """Write `tensors` (names of the HF layout) as partitions for `tp` tensor- and `pp` pipeline-parallel ranks.
 
+    Beside them lies what the publishers' converter wants to find there: config.json and its companions.
     `blocks`: layers in each stage, where they are not equal. `location`: the device that the files say their tensors were on.
     Raises ValueError if the model cannot be cut so.
     """
@@ -56,6 +59,7 @@ def write_megatron(
     tied = bool(config.get("tie_word_embeddings"))
     if tied and not torch.equal(tensors["model.embed_tokens.weight"], tensors["lm_head.weight"]):
         raise ValueError("tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight.")
+    write_companions(directory, config, tensors["model.norm.weight"].dtype, tokenizer)
     root = directory / f"iter_{iteration:07d}"
     for stage, layers in enumerate(stages):
         for rank in range(tp):
@@ -193,7 +197,7 @@ def _model_type_module() -> Iterator[None]:
 @contextmanager
 def _saved_from(location: str) -> Iterator[None]:
     """For the time of a save, let every storage say that it lay on the device `location`."""
-    with mock.patch("torch.serialization.location_tag", lambda _storage: location):
+    with mock.patch("torch.serialization.location_tag", return_value=location):
         yield
 
 
