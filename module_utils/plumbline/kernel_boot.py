@@ -13,6 +13,7 @@ from .version_compare import compare_versions
 GRUB_CFG = "/boot/grub/grub.cfg"
 ENTRIES = "/boot/loader/entries"
 _BLS_ENVIRONMENTS = ("/boot/grub2/grubenv", "/boot/grub/grubenv")
+_BLS_CONFIGURATIONS = ("/boot/grub2/grub.cfg", GRUB_CFG)
 _TITLE = re.compile(r"""^(menuentry|submenu)\s+(?:'([^']*)'|"([^"]*)")""")
 _ID = re.compile(r"""\$menuentry_id_option\s+'([^']*)'""")
 _LINUX = re.compile(r"^\s*linux(?:16|efi)?\s+(\S+)")
@@ -45,7 +46,7 @@ def next_kernel(tree: Tree) -> str:
     """The kernel that boots next: the boot loader's default where it can be read, else the newest, else the running one."""
     running = tree.text("/proc/sys/kernel/osrelease") or ""
     kernels = installed_kernels(tree)
-    found = _next_of_entries(tree, kernels) if uses_entries(tree) else _next_of_grub(tree)
+    found = _next_of_entries(tree) if uses_entries(tree) else _next_of_grub(tree)
     return found or (kernels[0] if kernels else running)
 
 
@@ -138,17 +139,52 @@ def _resolve(menu: list[Entry], path: str) -> Entry | None:
     return entry
 
 
-def _next_of_entries(tree: Tree, kernels: list[str]) -> str:
-    """The default of the environment block, as grubby leaves it; else the newest kernel, as GRUB sorts them."""
+def _next_of_entries(tree: Tree) -> str:
+    """The default that grub.cfg names, mostly `${saved_entry}` as grubby leaves it; else the first entry, as GRUB sorts them."""
     env: dict[str, str] = {}
     for path in reversed(_BLS_ENVIRONMENTS):
         env.update(environment(tree, path))
-    wanted = env.get("next_entry") or env.get("saved_entry") or ""
-    if tree.exists(f"{ENTRIES}/{wanted}.conf") and wanted:
+    defaults = [value for value in _DEFAULT.findall(_bls_cfg(tree)) if value != "${next_entry}"]
+    wanted = defaults[-1] if defaults else "${saved_entry}"
+    if wanted == "${saved_entry}":
+        wanted = env.get("saved_entry", "")
+    wanted = env.get("next_entry") or wanted
+    entries = sorted_entries(tree)
+    if wanted in entries:
         return entry_release(tree, f"{wanted}.conf")
-    if wanted.isdigit() and int(wanted) < len(kernels):
-        return kernels[int(wanted)]
-    return kernels[0] if kernels else ""
+    # GRUB boots the first entry where it does not find the wanted one.
+    place = int(wanted) if wanted.isdigit() and int(wanted) < len(entries) else 0
+    return entry_release(tree, f"{entries[place]}.conf") if entries else ""
+
+
+def _bls_cfg(tree: Tree) -> str:
+    return next((text for path in _BLS_CONFIGURATIONS for text in [current(tree, path)] if text), "")
+
+
+def sorted_entries(tree: Tree) -> list[str]:
+    """The entries' names in the order of GRUB's menu: as those of packages, by name (the machine's id), version and release.
+
+    So an entry that another machine's id begins, left behind by an image, may stand before all of this machine's.
+    """
+    names = [name[: -len(".conf")] for name in tree.names(ENTRIES) if name.endswith(".conf")]
+    return sorted(names, key=functools.cmp_to_key(_compare_entries), reverse=True)
+
+
+def _compare_entries(left: str, right: str) -> int:
+    for one, other in zip(_parts_of_entry(left), _parts_of_entry(right)):
+        if one != other:
+            # What holds no digit is older than a version (a rescue entry), as letters are for RPM.
+            has_digits = [bool(re.search(r"\d", part)) for part in (one, other)]
+            found = compare_versions(one, other) if all(has_digits) else has_digits[0] - has_digits[1]
+            if found:
+                return found
+    return (left > right) - (left < right)
+
+
+def _parts_of_entry(name: str) -> tuple[str, str, str]:
+    head, _, release = name.rpartition("-")
+    identity, _, version = head.rpartition("-")
+    return identity, version, release
 
 
 def entry_release(tree: Tree, name: str) -> str:

@@ -21,7 +21,12 @@ _END = "# Plumbline: end."
 # A package of one kernel. NVIDIA's modules (linux-modules-nvidia-...) and the headers are the driver's: it may bring them
 # later, and must be able to move them.
 _DPKG_KERNEL = re.compile(r"^linux-(?:image|image-unsigned|modules|modules-extra)-(\d\S*)$")
-_RPM_KERNELS = ("kernel", "kernel-core", "kernel-modules", "kernel-modules-core", "kernel-modules-extra")
+_RPM_KERNELS = tuple(
+    # Oracle's own kernel stands beside Enterprise Linux's.
+    f"{kernel}{part}"
+    for kernel in ("kernel", "kernel-uek")
+    for part in ("", "-core", "-modules", "-modules-core", "-modules-extra")
+)
 
 
 @dataclass
@@ -155,7 +160,7 @@ def _plan_default(context: Context, boot: Boot, part: Part, is_pinned: bool) -> 
             ""
             if now == boot.wanted
             else f"boot: expected {boot.wanted} to boot next, found {now} after the boot loader was told: see GRUB_DEFAULT in "
-            "/etc/default/grub.d, grub2-editenv list"
+            "/etc/default/grub and /etc/default/grub.d, grub2-editenv list"
         )
 
     part.check = check if context.run else None

@@ -127,6 +127,7 @@ class El(Machine):
         self.releases = releases
         self.commands: list[list[str]] = []
         self.deaf = False
+        self.names = ["kernel", "kernel-core", "kernel-modules"]
         self.put("/usr/bin/rpm", "")
         self.put("/usr/sbin/grubby", "")
         if plugin:
@@ -153,7 +154,8 @@ class El(Machine):
         if command[0] == "rpm":
             lines = [
                 f"{name}\t0\t{release.rpartition('.')[0]}\tx86_64"
-                for name in ("kernel", "kernel-core", "kernel-modules")
+                for name in self.names
+                if name in command
                 for release in self.releases
             ]
             return 1, "\n".join([*lines, "package kernel-modules-extra is not installed"]) + "\n", ""

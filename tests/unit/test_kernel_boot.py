@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_arguments import DROP_IN
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_boot import next_kernel
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_boot import (
+    next_kernel,
+    sorted_entries,
+)
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_measurements import measurements
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_packages import VERSIONLOCK, to_hold
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_report import differences, report
@@ -22,6 +26,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kern
 from tests.unit.kernel_boots import Deb, El
 from tests.unit.kernel_machine import Kernel, Machine
 
+BOOT = Path(__file__).parents[1] / "fixtures" / "boot"
 NEW, OLD = "5.15.0-119-generic", "5.15.0-105-generic"
 EL_NEW, EL_OLD = "5.14.0-503.15.1.el9_5.x86_64", "5.14.0-427.13.1.el9_4.x86_64"
 
@@ -354,6 +359,77 @@ def test_enterprise_linux_without_the_plugin_asks_for_it_and_is_not_taken_for_he
     assert plan_of(machine, {"boot": {"hold": True}}).boot.told()["install"] == ["versionlock"]
     converge(machine, {"boot": {"hold": True}})
     assert judge(machine, {"boot": {"hold": True}})["boot.hold"]["value"] == "nothing"
+
+
+# --- outputs of real machines (tests/fixtures/boot) ---
+def real_entries(root: Path) -> tuple[El, list[str]]:
+    """The machine of kayobe#878: the entries of two machine ids; its files are those of the listing."""
+    listing = (BOOT / "rocky9_kayobe-878_entries.txt").read_text()
+    names = re.findall(r"(\S+)\.conf$", listing, re.MULTILINE)
+    releases = [name.split("-", 1)[1] for name in names if not name.endswith("rescue")]
+    machine = El(root, sorted(releases, reverse=True), releases[0])
+    for path in (root / "boot/loader/entries").iterdir():
+        path.unlink()
+    for name in names:
+        kernel = name.split("-", 1)[1] if not name.endswith("rescue") else f"0-rescue-{name.split('-')[0]}"
+        machine.put(
+            f"/boot/loader/entries/{name}.conf",
+            f"title Rocky Linux ({kernel}) 9.2\nversion {kernel}\nlinux /vmlinuz-{kernel}\noptions root=UUID=c2 ro",
+        )
+    (root / "boot/grub2/grubenv").unlink()
+    return machine, names
+
+
+def test_grub_boots_the_entry_of_an_images_machine_id_as_it_did_on_the_real_machine(tmp_path: Path) -> None:
+    machine, names = real_entries(tmp_path)
+    assert next_kernel(machine.tree) == "5.14.0-162.22.2.el9_1.x86_64"
+    assert sorted_entries(machine.tree) == [names[1], names[0], names[4], names[3], names[2]]
+    # grubby chooses the newest, and it is believed.
+    machine.put("/boot/grub2/grubenv", f"# GRUB Environment Block\nsaved_entry={names[4]}\n####")
+    assert next_kernel(machine.tree) == "5.14.0-284.30.1.el9_2.x86_64"
+
+
+def test_a_default_that_grub_cfg_fixes_is_seen_and_grubbys_choice_not_believed(tmp_path: Path) -> None:
+    # Rocky 9.2 and Oracle 9.4 on real machines: grubby names one kernel, GRUB boots entry 0.
+    machine, names = real_entries(tmp_path)
+    newest = "5.14.0-284.30.1.el9_2.x86_64"
+    machine.put("/boot/grub2/grub.cfg", (BOOT / "rocky9_kayobe-1164_grub_cfg_excerpt.txt").read_text())
+    machine.put("/boot/grub2/grubenv", f"# GRUB Environment Block\nsaved_entry={names[4]}\n####")
+    assert next_kernel(machine.tree) == "5.14.0-162.22.2.el9_1.x86_64"
+    with pytest.raises(RefusedError, match=rf"expected {newest} to boot next, found 5\.14\.0-162.*/etc/default/grub"):
+        converge(machine, {"boot": {"release": newest}})
+    # For one boot, next_entry wins.
+    machine.put("/boot/grub2/grubenv", f"# GRUB Environment Block\nnext_entry={names[3]}\n####")
+    assert next_kernel(machine.tree) == "5.14.0-284.11.1.el9_2.x86_64"
+
+
+def test_arguments_of_real_entries_stay_and_a_rescue_entry_is_left_alone(tmp_path: Path) -> None:
+    told = (BOOT / "rhel9_leapp-1302_grubby_info.txt").read_text()
+    (theirs,) = re.findall(r'^args="(.*)"$', told, re.MULTILINE)
+    (root,) = re.findall(r'^root="(.*)"$', told, re.MULTILINE)
+    release = "5.14.0-518.el9.x86_64"
+    machine = El(tmp_path, [release], release)
+    path = f"/boot/loader/entries/m1-{release}.conf"
+    machine.put(path, f"title RHEL\nlinux /vmlinuz-{release}\noptions root={root} {theirs}")
+    machine.put("/boot/loader/entries/m1-0-rescue.conf", (BOOT / "rocky10_tinkerbell-165_rescue_entry.txt").read_text())
+    plan = plan_of(machine, {"arguments": ["iommu=pt", "net.ifnames=0"]})
+    assert (plan.arguments.add, plan.arguments.remove) == (["iommu=pt"], [])
+    # Twice from elsewhere, and an order that counts: neither may be touched.
+    for word in ("console=ttyS1", "rd.lvm.lv=vg/x", "crashkernel=512M"):
+        with pytest.raises(KernelError, match=f"already has '{word.partition('=')[0]}=.*from elsewhere"):
+            plan_of(machine, {"arguments": [word]})
+
+
+def test_oracles_own_kernel_is_held_by_its_own_packages(tmp_path: Path) -> None:
+    told = (BOOT / "oracle9_oracle-linux-148_grubby_info.txt").read_text()
+    (release,) = re.findall(r"^/boot/vmlinuz-(\S+)$", told, re.MULTILINE)
+    machine = El(tmp_path, [release], release)
+    machine.names = ["kernel-uek", "kernel-uek-core", "kernel-uek-modules"]
+    converge(machine, {"boot": {"hold": True}})
+    lines = (machine.get(VERSIONLOCK) or "").splitlines()
+    assert [line for line in lines if "uek" in line] == [
+        f"{name}-0:5.15.0-207.156.6.el9uek.*" for name in machine.names
+    ]
 
 
 def test_a_container_and_a_machine_without_kernels_are_skipped_with_the_reason(tmp_path: Path) -> None:
