@@ -26,7 +26,7 @@ INCLUDED = (
         "kmod",
     ),
     *("python3", "python3-apt", "linux-image-amd64", "initramfs-tools", "zstd", "lz4", "grub-pc-bin", "grub2-common"),
-    *("ipmitool", "dmidecode", "pciutils"),
+    *("ipmitool", "dmidecode", "pciutils", "unattended-upgrades"),
 )
 DISK_BYTES = 3 << 30
 _SECTOR = 512
