@@ -1,93 +1,138 @@
-"""Convert a GGUF file to a directory that vLLM loads. Runs in the engine's Python, which has numpy and gguf; memory is bounded."""
+"""Convert a checkpoint to a directory that vLLM loads. Runs in the engine's Python, which has numpy (and gguf); memory is bounded.
+
+`prepared` reads headers only and needs the standard library only, so that what would be written is known before the first byte.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from . import gguf_architecture, gguf_tokenizer
+from . import checkpoint_directory, gguf_architecture, gguf_tokenizer
+from .cast_source import CastSource
 from .checkpoint_errors import CheckpointError
-from .checkpoint_writer import DEFAULT_SHARD_BYTES, Array, Shard, index_of, plan, write_shards
-from .gguf_file import TENSOR_TYPES, GgufHeader, GgufTensor, read_header
+from .checkpoint_writer import DEFAULT_SHARD_BYTES, Shard, as_they_are, index_of, plan, write_shards
+from .gguf_source import GgufSource
+from .safetensors_source import SafetensorsSource
+from .tensor_source import TensorSource
 from .worker_result import say
 
-_PIECE_VALUES = 16 << 20  # 64 MiB in float32
-DTYPES = ("float32", "bfloat16", "float16")
+# What a worker that converts needs beside this module.
+NEEDS = (
+    "cast_source",
+    "checkpoint_directory",
+    "checkpoint_pipeline",
+    "checkpoint_shapes",
+    "checkpoint_writer",
+    "finite",
+    "gguf_architecture",
+    "gguf_file",
+    "gguf_source",
+    "gguf_tokenizer",
+    "manifest",
+    "safetensors_file",
+    "safetensors_source",
+    "tensor_source",
+    "torch_pickle",
+    "torch_source",
+)
+_GENERATION = "generation_config.json"
 
 
-def shards_of(header: GgufHeader, dtype: str, shard_bytes: int = DEFAULT_SHARD_BYTES) -> list[Shard]:
-    """What would be written; known from the header alone, so that free disk can be compared before the first byte."""
-    return plan(
-        [(mapped.name, mapped.source.shape) for mapped in gguf_architecture.tensors(header)], dtype, shard_bytes
-    )
+@dataclass
+class Conversion:
+    """What will be written: tensors in shards, JSON files made anew, and files of the source that are copied as they are."""
+
+    source: TensorSource
+    shards: list[Shard]
+    made: dict[str, Any] = field(default_factory=dict)
+    copied: list[Path] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of it all, near enough: JSON that is made anew is not counted."""
+        return sum(shard.size_bytes for shard in self.shards) + sum(path.stat().st_size for path in self.copied)
+
+    def changed(self, source: TensorSource, shard_bytes: int = DEFAULT_SHARD_BYTES) -> Conversion:
+        """The same with the tensors of a transform of its source, in shards of their own."""
+        shards = plan(source.specs(), shard_bytes)
+        copied = [path for path in self.copied if not path.name.endswith(".index.json")]
+        return replace(self, source=source, shards=shards, copied=copied)
+
+
+def prepared(source: Path, form: str, dtype: str, shard_bytes: int = DEFAULT_SHARD_BYTES) -> Conversion:
+    """Open a source of one of FORMATS and plan its conversion; raises CheckpointError for what cannot be served truly."""
+    return FORMATS[form](source, dtype, shard_bytes)
 
 
 def convert(
-    source: Path, target: Path, dtype: str, source_key: str, shard_bytes: int = DEFAULT_SHARD_BYTES
+    source: Path,
+    target: Path,
+    dtype: str,
+    source_key: str,
+    shard_bytes: int = DEFAULT_SHARD_BYTES,
+    *,
+    form: str = "gguf",
+    keep_journal: bool = False,
 ) -> dict[str, str]:
-    """Write the checkpoint into an existing directory and return the SHA-256 of each shard."""
-    header = read_header(source)
-    config = gguf_architecture.config(header, dtype)
-    files = gguf_tokenizer.tokenizer_files(header, config["vocab_size"])
-    by_name = {mapped.name: mapped for mapped in gguf_architecture.tensors(header)}
-    shards = shards_of(header, dtype, shard_bytes)
-    generation = {key: value for key, value in gguf_architecture.special_tokens(header).items() if value is not None}
-    with source.open("rb") as file:
-        hashes = write_shards(target, shards, source_key, lambda name: _pieces(file.fileno(), by_name[name]))
-    for name, content in {
-        **files,
-        "config.json": config,
-        "generation_config.json": generation,
-        "model.safetensors.index.json": index_of(shards),
-    }.items():
-        (target / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Write the checkpoint into an existing directory and return the SHA-256 of each shard. Raises as `write_shards` does."""
+    conversion = prepared(source, form, dtype, shard_bytes)
+    try:
+        return written(conversion, target, source_key, keep_journal=keep_journal)
+    finally:
+        conversion.source.close()
+
+
+def written(conversion: Conversion, target: Path, source_key: str, *, keep_journal: bool = False) -> dict[str, str]:
+    """Write what was prepared, as `convert` does."""
+    hashes = write_shards(target, conversion.shards, source_key, conversion.source, keep_journal=keep_journal)
+    for path in conversion.copied:
+        shutil.copyfile(path, target / path.name)
+    made = dict(conversion.made)
+    # A directory that is taken over as it is may have none.
+    if any(shard.head is None for shard in conversion.shards):
+        made[checkpoint_directory.INDEX] = index_of(conversion.shards)
+    for name, content in made.items():
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        (target / name).write_text(text, encoding="utf-8")
     return hashes
 
 
-def _pieces(descriptor: int, mapped: gguf_architecture.Mapped) -> Iterator[Array]:
-    """The values of a tensor in the order of the checkpoint, some rows at a time."""
-    import numpy as np  # noqa: PLC0415
-
-    tensor = mapped.source
-    _, block, block_bytes = TENSOR_TYPES[tensor.type]
-    width = tensor.shape[-1]
-    rows = int(np.prod(tensor.shape[:-1], dtype=np.int64))
-    row_bytes = width // block * block_bytes
-    head_rows = rows // mapped.interleaved_heads if mapped.interleaved_heads else 1
-    at_once = max(1, _PIECE_VALUES // width // head_rows) * head_rows
-    for first in range(0, rows, at_once):
-        count = min(at_once, rows - first)
-        raw = os.pread(descriptor, count * row_bytes, tensor.offset + first * row_bytes)
-        if len(raw) != count * row_bytes:
-            raise CheckpointError(
-                f"The tensor {tensor.name} ends early: the source was cut while it was read; copy it again."
-            )
-        data = np.frombuffer(raw, dtype=np.uint8).reshape(count, row_bytes)
-        values = _values(data, tensor)
-        if mapped.interleaved_heads:
-            # llama.cpp puts the two halves of each head's rotary dimensions side by side; Hugging Face keeps them apart.
-            values = values.reshape(-1, head_rows // 2, 2, width).swapaxes(1, 2)
-        yield np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-        os.posix_fadvise(descriptor, tensor.offset + first * row_bytes, len(raw), os.POSIX_FADV_DONTNEED)
+def _from_gguf(path: Path, dtype: str, shard_bytes: int) -> Conversion:
+    source = GgufSource(path)
+    try:
+        header = source.header
+        config = gguf_architecture.config(header, dtype)
+        files = gguf_tokenizer.tokenizer_files(header, config["vocab_size"])
+    except BaseException:
+        source.close()
+        raise
+    special = {key: value for key, value in gguf_architecture.special_tokens(header).items() if value is not None}
+    cast = CastSource(source, dtype)
+    return Conversion(cast, plan(cast.specs(), shard_bytes), {**files, "config.json": config, _GENERATION: special})
 
 
-def _values(data: Array, tensor: GgufTensor) -> Array:
-    """Rows of raw bytes as float32."""
-    import numpy as np  # noqa: PLC0415
+def _from_directory(directory: Path, _dtype: str, shard_bytes: int) -> Conversion:
+    """Weights keep their types: the engine casts while it loads. Safetensors keep their files, byte for byte."""
+    _, source = checkpoint_directory.open_checked(directory)
+    copied = [directory / name for name in checkpoint_directory.companions(directory)]
+    if isinstance(source, SafetensorsSource):
+        return Conversion(source, as_they_are(source), copied=copied)
+    # An index of weights that are written anew would be a false one.
+    copied = [path for path in copied if not path.name.endswith(".index.json")]
+    return Conversion(source, plan(source.specs(), shard_bytes), copied=copied)
 
-    if tensor.type_name in ("F32", "F16"):
-        return data.view("<f4" if tensor.type_name == "F32" else "<f2").astype(np.float32)
-    from gguf import GGMLQuantizationType  # noqa: PLC0415
-    from gguf.quants import dequantize  # noqa: PLC0415
 
-    return dequantize(data, GGMLQuantizationType(tensor.type))
+# `safetensors` is any directory in Hugging Face's layout, whatever holds its weights: the name is part of a model's revision.
+FORMATS: Mapping[str, Callable[[Path, str, int], Conversion]] = {"gguf": _from_gguf, "safetensors": _from_directory}
 
 
 def main(job_text: str) -> int:
-    """Carry out a job in JSON (source, target, dtype, source_key)."""
+    """Carry out a job in JSON (source, target, format, dtype, source_key)."""
     job: dict[str, Any] = json.loads(job_text)
     try:
         hashes = convert(
@@ -96,9 +141,17 @@ def main(job_text: str) -> int:
             job["dtype"],
             job["source_key"],
             job.get("shard_bytes", DEFAULT_SHARD_BYTES),
+            form=job.get("format", "gguf"),
+            keep_journal=True,
         )
     except CheckpointError as error:
         say({"error": str(error)})
+    except MemoryError:
+        say(
+            {
+                "error": f"The conversion of {job['source']} found too little memory: stop what else runs here, then run again."
+            }
+        )
     except OSError as error:
         say(
             {

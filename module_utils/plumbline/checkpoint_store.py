@@ -14,15 +14,15 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import checkpoint_convert, checkpoint_directory
 from .checkpoint_errors import CheckpointError
+from .checkpoint_writer import forget
 from .engine_fitness import free_bytes
-from .gguf_file import read_header
 from .manifest import MANIFEST, SCHEMA, Refused, check_files, read_manifest, sha256_of_file
 from .safetensors_file import TensorSpec, read_tensors
 from .worker import run_worker
@@ -36,7 +36,6 @@ _MARGIN_BYTES = 64 << 20
 # Measured on a model of 135 million parameters: transformers holds the weights 1.3 times while it dequantises, and torch itself 0.6 GB.
 _REFERENCE_FACTOR = 1.5
 _REFERENCE_BYTES = 1 << 30
-_CONVERT_NEEDS = ("checkpoint_writer", "gguf_architecture", "gguf_file", "gguf_tokenizer", "safetensors_file")
 
 
 @dataclass(frozen=True)
@@ -109,13 +108,14 @@ def install(wish: Wish) -> tuple[dict[str, Any], str]:
     """Make the model from its source and put it in place. Raises CheckpointError, and leaves nothing, when it cannot be done."""
     wish.root.mkdir(parents=True, exist_ok=True)
     with _alone(wish):
-        _check_source(wish)
         wish.partial.mkdir(mode=0o755, parents=True, exist_ok=True)
         try:
-            tensors, hashes = _gguf(wish) if wish.format == "gguf" else _directory(wish)
+            hashes = _convert(wish)
+            tensors = _tensors(wish.partial, hashes)
             _memory(wish, sum(math.prod(spec.shape) for _, spec in tensors.values()))
             reference = _reference(wish)
             (wish.partial / REFERENCE).write_text(json.dumps(reference) + "\n", encoding="utf-8")
+            forget(wish.partial)
             manifest = _manifest(wish, tensors, hashes)
             text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
             (wish.partial / MANIFEST).write_text(text, encoding="utf-8")
@@ -142,13 +142,15 @@ def source_bytes(source: Path) -> int:
     return source.stat().st_size
 
 
-def _check_source(wish: Wish) -> None:
-    kind = "directory" if wish.format == "safetensors" else "file"
+def _check_kind(wish: Wish) -> None:
+    kind = "file" if wish.format == "gguf" else "directory"
     if not (wish.source.is_dir() if kind == "directory" else wish.source.is_file()):
         raise CheckpointError(
             f"The source of the model, {wish.source}: expected a {kind} for the format {wish.format}, found none; look at model_source."
         )
-    found = checkpoint_directory.digest(wish.source) if kind == "directory" else sha256_of_file(wish.source)
+
+
+def _check_digest(wish: Wish, found: str) -> None:
     if found != wish.source_sha256:
         raise CheckpointError(
             f"The source of the model, {wish.source}: expected the SHA-256 {wish.source_sha256} (model_source_sha256), found {found}; "
@@ -156,30 +158,47 @@ def _check_source(wish: Wish) -> None:
         )
 
 
-def _gguf(wish: Wish) -> tuple[dict[str, tuple[str, TensorSpec]], dict[str, str]]:
-    shards = checkpoint_convert.shards_of(read_header(wish.source), wish.dtype)
-    _claim(wish, sum(shard.size_bytes for shard in shards))
-    job = {"source": str(wish.source), "target": str(wish.partial), "dtype": wish.dtype, "source_key": wish.revision}
+def _convert(wish: Wish) -> dict[str, str]:
+    """Write the weights and what goes with them; return the SHA-256 of each shard."""
+    _check_kind(wish)
+    same_bytes = wish.source.is_dir() and _keeps_files(wish.source)
+    if not same_bytes:
+        # What is written has other bytes, so that its hashes do not tell.
+        whole = checkpoint_directory.digest if wish.source.is_dir() else sha256_of_file
+        _check_digest(wish, whole(wish.source))
+    conversion = checkpoint_convert.prepared(wish.source, wish.format, wish.dtype)
+    conversion.source.close()
+    _claim(wish, conversion.size_bytes)
+    job = {
+        "source": str(wish.source),
+        "target": str(wish.partial),
+        "format": wish.format,
+        "dtype": wish.dtype,
+        "source_key": wish.revision,
+    }
     done = run_worker(
         wish.engine_python,
         "checkpoint_convert",
-        _CONVERT_NEEDS,
+        checkpoint_convert.NEEDS,
         json.dumps(job),
         timeout=wish.timeout_seconds,
         unprivileged=False,
     )
-    return {tensor.name: (shard.name, tensor) for shard in shards for tensor in shard.tensors}, done.result["shards"]
+    hashes: dict[str, str] = done.result["shards"]
+    if same_bytes:
+        # One reading for both: what was written was hashed on its way, and it is the source's.
+        _check_digest(wish, checkpoint_directory.digest(wish.partial, hashes))
+    return hashes
 
 
-def _directory(wish: Wish) -> tuple[dict[str, tuple[str, TensorSpec]], dict[str, str]]:
-    tensors = checkpoint_directory.check(wish.source)
-    _claim(wish, source_bytes(wish.source))
-    checkpoint_directory.copy(wish.source, wish.partial)
-    if checkpoint_directory.digest(wish.partial) != wish.source_sha256:
-        raise CheckpointError(
-            f"The copy of {wish.source} is not its source: it changed meanwhile, or the disk is failing; run again."
-        )
-    return tensors, {}
+def _keeps_files(directory: Path) -> bool:
+    weights = checkpoint_directory.weights_of(directory)
+    return weights is not None and weights.kind == "safetensors"
+
+
+def _tensors(directory: Path, shards: Iterable[str]) -> dict[str, tuple[str, TensorSpec]]:
+    """File and spec of each tensor, from the headers of what was written."""
+    return {spec.name: (shard, spec) for shard in shards for spec in read_tensors(directory / shard)}
 
 
 def _claim(wish: Wish, wanted: int) -> None:
@@ -234,8 +253,6 @@ def _manifest(wish: Wish, tensors: dict[str, tuple[str, TensorSpec]], hashes: di
     files = {}
     for path in sorted(wish.partial.iterdir()):
         files[path.name] = {"bytes": path.stat().st_size, "sha256": hashes.get(path.name) or sha256_of_file(path)}
-    for shard in {name for name, _ in tensors.values()}:
-        read_tensors(wish.partial / shard)
     return {
         "schema": SCHEMA,
         "name": wish.name,

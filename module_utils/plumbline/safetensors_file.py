@@ -77,9 +77,7 @@ class Layout:
 def read_tensors(path: Path) -> list[TensorSpec]:
     """The tensors of a file as its header lists them; raises CheckpointError as `parse_layout` does."""
     with path.open("rb") as file:
-        layout = read_layout(
-            path.name, path.stat().st_size, partial(os.pread, file.fileno())
-        )
+        layout = read_layout(path.name, path.stat().st_size, partial(os.pread, file.fileno()))
     return [spec for spec, _ in layout.tensors]
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import gguf_architecture, gguf_tokenizer
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_convert import convert, shards_of
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.cast_source import encode
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_convert import convert, prepared
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_errors import CheckpointError
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_writer import JOURNAL, encode
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_writer import JOURNAL
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gguf_file import read_header
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.manifest import sha256_of_file
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.safetensors_file import read_tensors
@@ -91,7 +92,7 @@ def test_a_small_piece_size_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     digests = []
     for number, values in enumerate((1, 1 << 24)):
         monkeypatch.setattr(
-            "ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_convert._PIECE_VALUES",
+            "ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_writer.PIECE_BYTES",
             values,
         )
         target = tmp_path / str(number)
@@ -138,7 +139,7 @@ def test_shards_of_another_source_are_not_taken_over(tmp_path: Path) -> None:
     source = support.write(tmp_path / "m.gguf")
     target = tmp_path / "out"
     target.mkdir()
-    name = shards_of(read_header(source), "float32")[0].name
+    name = prepared(source, "gguf", "float32").shards[0].name
     (target / JOURNAL).write_text(json.dumps({"source_key": "another", "shards": {name: "0" * 64}}))
     (target / name).write_bytes(b"")
     assert convert(source, target, "float32", "key")[name] == sha256_of_file(target / name)
