@@ -72,14 +72,6 @@ def hold_command(manager: str, names: list[str]) -> list[str]:
     return ["dnf", "-q", "versionlock", "add", *names] if manager == DNF else ["apt-mark", "hold", *names]
 
 
-def newer_default(run: Runner | None, manager: str) -> str:
-    """The kernel that grubby says boots next; empty where there is no grubby, and GRUB's first entry is the newest one."""
-    if run is None or manager != DNF:
-        return ""
-    status, out, _ = run(["grubby", "--default-kernel"])
-    return out.strip().rpartition("vmlinuz-")[2] if status == 0 and "vmlinuz-" in out else ""
-
-
 def _installed_rpm(run: Runner, names: list[str]) -> dict[str, dict[str, Any]]:
     _, out, _ = run(["rpm", "-q", "--qf", _RPM_FORMAT, *names])
     _, locks, _ = run(["dnf", "-q", "-C", "versionlock", "list"])

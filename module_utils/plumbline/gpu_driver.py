@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .distribution_packages import APT, available, headers_package, initramfs, installed, newer_default
+from .distribution_packages import APT, available, headers_package, initramfs, installed
 from .kernel_boot import next_kernel
 from .node import nvidia_gpus
 from .nvidia_smi import SmiError, parse_smi
@@ -25,6 +25,8 @@ _NVSWITCH_CLASS = 0x0680
 _NVIDIA = 0x10DE
 _DEVICES = "/sys/bus/pci/devices"
 PERSISTENCE_SERVICE, FABRIC_SERVICE = "nvidia-persistenced", "nvidia-fabricmanager"
+# DKMS's own, and Ubuntu's.
+SIGNING_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
 _LOADED = re.compile(r"Kernel Module(?:\s+for\s+\S+)?\s+(\d+(?:\.\d+)+)")
 # Debian renames the module (nvidia-current), Ubuntu and Enterprise Linux do not.
 _MODULE = re.compile(
@@ -41,7 +43,7 @@ def observe(
 
     *manager* is how the distribution installs: `apt` or `dnf`. *fabric_manager* says whether its service is looked at.
     """
-    kernel = newer_default(run, manager) or next_kernel(tree)
+    kernel = next_kernel(tree)
     module_file, module_name = built_module(tree, kernel)
     headers = headers_package(manager, kernel)
     version_text = tree.text("/proc/driver/nvidia/version") or ""
@@ -61,6 +63,7 @@ def observe(
         "headers_package": headers,
         "headers_installed": tree.exists(f"/lib/modules/{kernel}/build/Makefile"),
         "secure_boot": secure_boot(tree),
+        "signing_key": next((key for key in SIGNING_KEYS if tree.exists(key)), ""),
         "signing_key_enrolled": _key_enrolled(tree, run),
         "nouveau_loaded": tree.exists("/sys/module/nouveau"),
         "loaded_version": loaded.group(1) if loaded else tree.text("/sys/module/nvidia/version") or "",
@@ -233,7 +236,7 @@ def _module(run: Runner | None, kernel: str, name: str) -> tuple[str, str, list[
 
 def _key_enrolled(tree: Tree, run: Runner | None) -> bool:
     """Whether the firmware trusts the key that DKMS signs with on this machine."""
-    for key in ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der"):
+    for key in SIGNING_KEYS:
         if run and tree.exists(key):
             _, out, _ = run(["mokutil", "--test-key", key])
             if "already enrolled" in out:

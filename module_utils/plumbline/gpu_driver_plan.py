@@ -8,7 +8,7 @@ from typing import Any
 
 from .cuda_compatibility import cuda_fault
 from .distribution_packages import APT, chosen, hold_command, initramfs_command
-from .gpu_driver import MODPROBE, changed_since_boot, initramfs_is_older, matches, upstream
+from .gpu_driver import MODPROBE, SIGNING_KEYS, changed_since_boot, initramfs_is_older, matches, upstream
 from .gpu_modes import mode_plan, mode_problems
 from .kernel_wish import nearest
 from .tree import Tree
@@ -244,13 +244,28 @@ def _problems(seen: dict[str, Any], wish: DriverWish, other_foreign: bool, diffe
     if seen["secure_boot"] == "enabled" and not seen["signing_key_enrolled"]:
         problems.append(
             "Secure Boot is enabled, and the firmware does not trust the key that DKMS signs modules with on this machine, so "
-            "the driver would not load: enrol it (mokutil --import /var/lib/dkms/mok.pub, restart, confirm at the console), or "
-            "turn Secure Boot off in the BIOS"
+            f"the driver would not load: {_enrolment(seen['signing_key'], wish.distribution)}, or turn Secure Boot off in the BIOS"
         )
     if "source" in differences:
         # What the further source has is known when it is there.
         return [*problems, *filter(None, [cuda_fault(wish.version, wish.cuda_version)])]
     return problems + ([] if wish.package_problem else _package_problems(seen, wish))
+
+
+def _enrolment(key: str, distribution: str) -> str:
+    """How the key comes to be trusted; on a machine that never built a module there is none yet."""
+    made = ""
+    if not key and distribution.lower().startswith("ubuntu"):
+        key = SIGNING_KEYS[1]
+        made = "make the key (apt install shim-signed; update-secureboot-policy --new-key) and "
+    elif not key:
+        # What DKMS would run when it builds its first module.
+        key = SIGNING_KEYS[0]
+        made = (
+            "make the key (mkdir -p /var/lib/dkms; openssl req -new -x509 -nodes -days 36500 -subj '/CN=DKMS module signing key' "
+            f"-newkey rsa:2048 -keyout /var/lib/dkms/mok.key -outform DER -out {key}) and "
+        )
+    return f"{made}enrol it (mokutil --import {key}, restart, confirm at the console)"
 
 
 def _package_problems(seen: dict[str, Any], wish: DriverWish) -> list[str]:

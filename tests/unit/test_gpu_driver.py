@@ -267,8 +267,17 @@ def test_secure_boot_is_told_before_anything_is_built_unless_the_key_is_enrolled
     node.put(path, "")
     (node.root / path.lstrip("/")).write_bytes(b"\x06\0\0\0\x01")
     (problem,) = node.plan()["problems"]
-    assert "mokutil --import" in problem
+    # Nothing was ever built here, so there is no key to enrol yet.
+    made = "openssl req -new -x509 -nodes -days 36500 -subj '/CN=DKMS module signing key' -newkey rsa:2048 -keyout /var/lib/dkms/mok.key"
+    assert made in problem
+    assert "mokutil --import /var/lib/dkms/mok.pub" in problem
+    (ubuntu,) = node.plan(replace(WISH, distribution="ubuntu 22.04"))["problems"]
+    assert "update-secureboot-policy --new-key" in ubuntu
+    assert "mokutil --import /var/lib/shim-signed/mok/MOK.der" in ubuntu
     node.put("/var/lib/dkms/mok.pub", "")
+    (problem,) = node.plan()["problems"]
+    assert "openssl" not in problem
+    assert "mokutil --import /var/lib/dkms/mok.pub" in problem
     node.answers["mokutil"] = (0, "/var/lib/dkms/mok.pub is already enrolled", "")
     assert node.plan()["problems"] == []
 

@@ -314,12 +314,13 @@ class Enterprise(Machine):
         super().__init__(root)
         self.put("/proc/sys/kernel/osrelease", EL_KERNEL)
         self.add_kernel(EL_KERNEL, module="", headers=False)
+        self.put("/usr/sbin/grubby", "")
+        self.put(f"/boot/loader/entries/m1-{EL_KERNEL}.conf", f"linux /vmlinuz-{EL_KERNEL}\noptions ro")
+        self.put("/boot/grub2/grubenv", f"# GRUB Environment Block\nsaved_entry=m1-{EL_KERNEL}\n####")
         self.rpms: dict[str, str] = {}
         self.locks: list[str] = []
 
     def run(self, command: list[str]) -> tuple[int, str, str]:
-        if command[0] == "grubby":
-            return 0, f"/boot/vmlinuz-{EL_KERNEL}\n", ""
         if command[0] == "rpm":
             lines = [f"{n}\t{self.rpms[n]}" if n in self.rpms else f"package {n} is not installed" for n in command[4:]]
             return 1, "\n".join(lines) + "\n", ""
@@ -350,6 +351,18 @@ def test_enterprise_linux_is_asked_and_told_in_its_own_words(tmp_path: Path) -> 
     ]
     assert plan["hold_command"] == ["dnf", "-q", "versionlock", "add", "kmod-nvidia-open-dkms", "nvidia-driver-cuda"]
     assert plan["initramfs_command"] == ["dracut", "--force", "--kver", EL_KERNEL]
+
+
+def test_the_module_is_for_the_kernel_that_grub_boots_whatever_grubby_says(tmp_path: Path) -> None:
+    machine = Enterprise(tmp_path)
+    newer = "5.14.0-570.12.1.el9_6.x86_64"
+    machine.put(f"/boot/vmlinuz-{newer}", "")
+    machine.put(f"/lib/modules/{newer}/modules.dep", "")
+    machine.put(f"/boot/loader/entries/m1-{newer}.conf", f"linux /vmlinuz-{newer}\noptions ro")
+    assert machine.look(EL)[0]["next_kernel"] == EL_KERNEL
+    # Oracle 9.4 on a real machine (oracle/oracle-linux#148): entry 0, whatever is saved.
+    machine.put("/boot/grub2/grub.cfg", 'else\n   set default="0"\nfi')
+    assert machine.look(EL)[0]["next_kernel"] == newer
 
 
 def test_a_converged_enterprise_linux_needs_nothing(tmp_path: Path) -> None:
