@@ -1,0 +1,375 @@
+"""The plugin's own arithmetic: the local filter's shift-and-add with its state, and the attention router's choice.
+
+Each has a Triton form (CUDA) and a plain PyTorch form (CPU, and the tests' yardstick) with the same arguments.
+
+The filter's convolution of two taps is computed as one matrix product that gives both taps' answers for every token, `older` and
+`newer`; a token's result is then newer[t] + older[t-1] + bias. So what a sequence must remember between two steps is `older` of its
+last token: A0 x[t-1] and B0 y1[t-1], which hold exactly what x[t-1] and y1[t-1] would give, without multiplying them again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+
+    HAS_TRITON = True
+except ImportError:  # a CPU engine
+    HAS_TRITON = False
+
+
+@dataclass
+class Rows:
+    """Where the tokens of a step belong: `decodes` tokens of one-token requests, then `prefill_tokens` of longer ones.
+
+    slots_d [decodes]: the state slot of each one-token request. For the others: slots_p [requests], ends_p [requests] (exclusive,
+    counted from the first of them), first_p [prefill_tokens]: the request that a token is the first of, else -1.
+    Slot 0 is vLLM's null block: rows that only fill up a CUDA graph have it; nothing is read from it or written to it.
+    """
+
+    decodes: int
+    prefill_tokens: int
+    slots_d: Tensor
+    slots_p: Tensor
+    ends_p: Tensor
+    first_p: Tensor
+
+    @classmethod
+    def nothing(cls, device: torch.device) -> Rows:
+        """No sequence at all: vLLM's profiling run."""
+        empty = torch.zeros(1, dtype=torch.int32, device=device)
+        return cls(0, 0, empty, empty, empty, empty)
+
+
+def previous_torch(older: Tensor, state: Tensor | None, rows: Rows, positions: Tensor) -> Tensor:
+    """`older` of each token's predecessor (zeros before the first token of a sequence); writes the new state."""
+    previous = torch.zeros_like(older)
+    if state is None:
+        return previous
+    decodes, total = rows.decodes, rows.decodes + rows.prefill_tokens
+    if decodes:
+        slots = rows.slots_d[:decodes].long()
+        known = (positions[:decodes] > 0).unsqueeze(-1)
+        previous[:decodes] = torch.where(known, state[slots].to(older.dtype), 0)
+        state[slots] = older[:decodes].to(state.dtype)
+    if rows.prefill_tokens:
+        previous[decodes + 1 : total] = older[decodes : total - 1]
+        slots, ends = rows.slots_p.long(), rows.ends_p.long()
+        starts = torch.cat((ends.new_zeros(1), ends[:-1])) + decodes
+        known = (positions[starts] > 0).unsqueeze(-1)
+        previous[starts] = torch.where(known, state[slots].to(older.dtype), 0)
+        state[slots] = older[decodes + ends - 1].to(state.dtype)
+    return previous
+
+
+def shift_add_torch(
+    taps: Tensor, width: int, bias: Tensor | None, state: Tensor | None, rows: Rows, positions: Tensor
+) -> Tensor:
+    """newer[t] + older[t-1] + bias, [T, width]; taps [T, >= 2 width] holds older, then newer."""
+    older, newer = taps[:, :width], taps[:, width : 2 * width]
+    result = newer.float() + previous_torch(older, state, rows, positions).float()
+    if bias is not None:
+        result += bias.float()
+    return result.to(taps.dtype)
+
+
+def norm_torch(y: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm(y + residual) with the mean square in float32."""
+    total = y.float() + residual.float()
+    scale = torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + eps)
+    return (total * scale * weight.float()).to(residual.dtype)
+
+
+def shift_add_norm_torch(
+    taps: Tensor,
+    bias: Tensor | None,
+    state: Tensor | None,
+    rows: Rows,
+    positions: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+) -> Tensor:
+    """RMSNorm(newer[t] + older[t-1] + bias + residual[t]), [T, H]."""
+    width = residual.shape[-1]
+    total = taps[:, width : 2 * width].float() + previous_torch(taps[:, :width], state, rows, positions).float()
+    if bias is not None:
+        total += bias.float()
+    return norm_torch(total, residual, weight, eps)
+
+
+def route_torch(projected: Tensor, experts: int, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+    """Weights (float32) and ids (int32) of the top_k experts, from queries, keys and values [T, 3 experts]."""
+    query, key, value = projected.float().split(experts, dim=-1)
+    scores = torch.softmax(query.unsqueeze(-1) * key.unsqueeze(-2), dim=-1)
+    logits = torch.matmul(scores, value.unsqueeze(-1)).squeeze(-1)
+    best, ids = torch.topk(logits, top_k, dim=-1)
+    norm = best if renormalize else logits
+    weights = torch.exp(best - torch.logsumexp(norm, dim=-1, keepdim=True))
+    return weights, ids.to(torch.int32)
+
+
+if HAS_TRITON:
+    # The counts change from step to step and 1 or a multiple of 16 must not compile another kernel while requests wait.
+    _COUNTS = ["decodes", "prefill_tokens", "slots_d_stride"]
+    _POINTERS = ["slots_d", "slots_p", "ends_p", "first_p", "positions"]
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _previous(  # noqa: PLR0913
+        token,
+        column,
+        inside,
+        taps,
+        taps_stride,
+        state,
+        state_stride,
+        slots_d,
+        slots_d_stride,
+        slots_p,
+        ends_p,
+        first_p,
+        positions,
+        decodes,
+        prefill_tokens,
+    ):
+        # The program of a sequence's first token in this step reads the state and then writes it: no other one touches the slot.
+        is_decode = token < decodes
+        place = token - decodes
+        is_prefill = (place >= 0) & (place < prefill_tokens)
+        request = tl.load(first_p + place, mask=is_prefill, other=-1)
+        starts = is_prefill & (request >= 0)
+        slot = tl.load(slots_d + token * slots_d_stride, mask=is_decode, other=0).to(tl.int64)
+        slot += tl.load(slots_p + request, mask=starts, other=0).to(tl.int64)
+        position = tl.load(positions + token)
+        cell = state + slot * state_stride + column
+        known = (slot > 0) & (position > 0)
+        before = tl.load(cell, mask=inside & known, other=0.0).to(tl.float32)
+        follows = is_prefill & (request < 0)
+        row = taps + (token - 1).to(tl.int64) * taps_stride + column
+        before += tl.load(row, mask=inside & follows, other=0.0).to(tl.float32)
+        last = decodes + tl.load(ends_p + request, mask=starts, other=0) - 1
+        last = tl.where(is_decode, token, last).to(tl.int64)
+        keeps = slot > 0
+        fresh = tl.load(taps + last * taps_stride + column, mask=inside & keeps, other=0.0)
+        tl.store(cell, fresh.to(state.dtype.element_ty), mask=inside & keeps)
+        return before
+
+    @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator]
+    def _shift_add_kernel(  # noqa: PLR0913
+        taps,
+        taps_stride,
+        bias,
+        state,
+        state_stride,
+        slots_d,
+        slots_d_stride,
+        slots_p,
+        ends_p,
+        first_p,
+        positions,
+        decodes,
+        prefill_tokens,
+        out,
+        out_stride,
+        width,
+        HAS_BIAS: tl.constexpr,  # noqa: N803
+        BLOCK: tl.constexpr,  # noqa: N803
+    ):
+        token = tl.program_id(0)
+        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = column < width
+        total = _previous(
+            token, column, inside, taps, taps_stride, state, state_stride, slots_d, slots_d_stride,
+            slots_p, ends_p, first_p, positions, decodes, prefill_tokens,
+        )  # fmt: skip
+        row = token.to(tl.int64)
+        total += tl.load(taps + row * taps_stride + width + column, mask=inside, other=0.0).to(tl.float32)
+        if HAS_BIAS:
+            total += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + row * out_stride + column, total.to(out.dtype.element_ty), mask=inside)
+
+    @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator]
+    def _shift_add_norm_kernel(  # noqa: PLR0913
+        taps,
+        taps_stride,
+        bias,
+        state,
+        state_stride,
+        slots_d,
+        slots_d_stride,
+        slots_p,
+        ends_p,
+        first_p,
+        positions,
+        decodes,
+        prefill_tokens,
+        residual,
+        residual_stride,
+        weight,
+        eps,
+        out,
+        out_stride,
+        width,
+        HAS_BIAS: tl.constexpr,  # noqa: N803
+        BLOCK: tl.constexpr,  # noqa: N803
+    ):
+        token = tl.program_id(0)
+        column = tl.arange(0, BLOCK)
+        inside = column < width
+        total = _previous(
+            token, column, inside, taps, taps_stride, state, state_stride, slots_d, slots_d_stride,
+            slots_p, ends_p, first_p, positions, decodes, prefill_tokens,
+        )  # fmt: skip
+        row = token.to(tl.int64)
+        total += tl.load(taps + row * taps_stride + width + column, mask=inside, other=0.0).to(tl.float32)
+        if HAS_BIAS:
+            total += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+        total += tl.load(residual + row * residual_stride + column, mask=inside, other=0.0).to(tl.float32)
+        scale = tl.rsqrt(tl.sum(total * total, axis=0) / width + eps)
+        total *= scale * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + row * out_stride + column, total.to(out.dtype.element_ty), mask=inside)
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _route_kernel(  # noqa: PLR0913
+        projected,
+        projected_stride,
+        weights,
+        ids,
+        EXPERTS: tl.constexpr,  # noqa: N803
+        BLOCK: tl.constexpr,  # noqa: N803
+        TOP_K: tl.constexpr,  # noqa: N803
+        RENORMALIZE: tl.constexpr,  # noqa: N803
+    ):
+        token = tl.program_id(0)
+        index = tl.arange(0, BLOCK)
+        real = index < EXPERTS
+        row = projected + token.to(tl.int64) * projected_stride
+        query = tl.load(row + index, mask=real, other=0.0).to(tl.float32)
+        key = tl.load(row + EXPERTS + index, mask=real, other=0.0).to(tl.float32)
+        value = tl.load(row + 2 * EXPERTS + index, mask=real, other=0.0).to(tl.float32)
+        scores = tl.where(real[None, :], query[:, None] * key[None, :], float("-inf"))
+        scores = tl.exp(scores - tl.max(scores, axis=1)[:, None])
+        logits = tl.sum(scores * value[None, :], axis=1) / tl.sum(scores, axis=1)
+        logits = tl.where(real, logits, float("-inf"))
+        # A row that only fills up a CUDA graph may hold anything: not a number must still give an expert that exists.
+        logits = tl.where(real & (logits != logits), 0.0, logits)
+        highest = tl.max(logits, axis=0)
+        total = tl.sum(tl.where(real, tl.exp(logits - highest), 0.0), axis=0)
+        rest = logits
+        chosen = 0.0
+        for _ in tl.static_range(TOP_K):
+            best = tl.max(rest, axis=0)
+            where = tl.min(tl.where(rest == best, index, BLOCK), axis=0)
+            chosen += tl.exp(best - highest)
+            rest = tl.where(index == where, float("-inf"), rest)
+        if RENORMALIZE:
+            total = chosen
+        rest = logits
+        for k in tl.static_range(TOP_K):
+            best = tl.max(rest, axis=0)
+            where = tl.min(tl.where(rest == best, index, BLOCK), axis=0)
+            tl.store(weights + token * TOP_K + k, tl.exp(best - highest) / total)
+            tl.store(ids + token * TOP_K + k, where.to(tl.int32))
+            rest = tl.where(index == where, float("-inf"), rest)
+
+
+def _arguments(taps: Tensor, state: Tensor | None, rows: Rows, positions: Tensor) -> tuple[Any, ...]:
+    if state is None:  # the profiling run: the same kernel, compiled for what will come, that meets no sequence
+        state, rows = taps, Rows.nothing(taps.device)
+    return (
+        state,
+        state.stride(0),
+        rows.slots_d,
+        rows.slots_d.stride(0),
+        rows.slots_p,
+        rows.ends_p,
+        rows.first_p,
+        positions,
+        rows.decodes,
+        rows.prefill_tokens,
+    )
+
+
+def shift_add(
+    taps: Tensor, width: int, bias: Tensor | None, state: Tensor | None, rows: Rows, positions: Tensor
+) -> Tensor:
+    """See shift_add_torch; on CUDA one kernel."""
+    if not taps.is_cuda:
+        return shift_add_torch(taps, width, bias, state, rows, positions)
+    out = taps.new_empty(taps.shape[0], width)
+    block = min(1024, triton.next_power_of_2(width))
+    _shift_add_kernel[(taps.shape[0], triton.cdiv(width, block))](
+        taps,
+        taps.stride(0),
+        bias if bias is not None else taps,
+        *_arguments(taps, state, rows, positions),
+        out,
+        out.stride(0),
+        width,
+        HAS_BIAS=bias is not None,
+        BLOCK=block,
+    )
+    return out
+
+
+def shift_add_norm(
+    taps: Tensor,
+    bias: Tensor | None,
+    state: Tensor | None,
+    rows: Rows,
+    positions: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    out: Tensor,
+) -> None:
+    """See shift_add_norm_torch, written to `out`; on CUDA one kernel."""
+    if not taps.is_cuda:
+        out.copy_(shift_add_norm_torch(taps, bias, state, rows, positions, residual, weight, eps))
+        return
+    width = residual.shape[-1]
+    block = triton.next_power_of_2(width)
+    _shift_add_norm_kernel[(taps.shape[0],)](
+        taps,
+        taps.stride(0),
+        bias if bias is not None else taps,
+        *_arguments(taps, state, rows, positions),
+        residual,
+        residual.stride(0),
+        weight,
+        eps,
+        out,
+        out.stride(0),
+        width,
+        HAS_BIAS=bias is not None,
+        BLOCK=block,
+        num_warps=4 if block <= 2048 else 8,
+    )
+
+
+def route(projected: Tensor, experts: int, top_k: int, renormalize: bool) -> tuple[Tensor, Tensor]:
+    """See route_torch; on CUDA one kernel."""
+    if not projected.is_cuda:
+        return route_torch(projected, experts, top_k, renormalize)
+    tokens = projected.shape[0]
+    weights = projected.new_empty(tokens, top_k, dtype=torch.float32)
+    ids = projected.new_empty(tokens, top_k, dtype=torch.int32)
+    block = max(2, triton.next_power_of_2(experts))
+    _route_kernel[(tokens,)](
+        projected,
+        projected.stride(0),
+        weights,
+        ids,
+        EXPERTS=experts,
+        BLOCK=block,
+        TOP_K=top_k,
+        RENORMALIZE=renormalize,
+        num_warps=1 if block <= 32 else 4,
+    )
+    return weights, ids

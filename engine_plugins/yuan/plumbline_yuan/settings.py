@@ -1,0 +1,55 @@
+"""What vLLM is asked to do with the model: what this plugin does not do is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+
+from vllm.config import VllmConfig
+from vllm.model_executor.models.config import VerifyAndUpdateConfig
+from vllm.platforms import current_platform
+
+from plumbline_yuan.config import YuanSizes
+
+# "1": turn quantised weights back to full ones while loading; "0": never; "auto" (the default): on a CPU, which has no kernels for
+# experts of four bits.
+DEQUANTISE = "PLUMBLINE_YUAN_DEQUANTISE"
+
+
+def dequantises(vllm_config: VllmConfig) -> bool:
+    """Whether quantised weights are turned back to full ones while they are loaded."""
+    if vllm_config.quant_config is None:
+        return False
+    wish = os.environ.get(DEQUANTISE, "auto")
+    if wish not in ("0", "1", "auto"):
+        raise ValueError(f"{DEQUANTISE} is {wish!r}: it must be 0, 1 or auto.")
+    return wish == "1" or (wish == "auto" and current_platform.is_cpu())
+
+
+class YuanServing(VerifyAndUpdateConfig):
+    """vLLM calls this with the whole configuration before it starts an engine."""
+
+    @staticmethod
+    def verify_and_update_config(vllm_config: VllmConfig) -> None:
+        """Raise ValueError, one sentence, for what is not served; name the filter's op where the user lists splitting ops."""
+        sizes = YuanSizes.of(vllm_config.model_config.hf_config)
+        parallel = vllm_config.parallel_config
+        if parallel.pipeline_parallel_size > 1:
+            raise ValueError(
+                f"pipeline_parallel_size is {parallel.pipeline_parallel_size}; the Yuan plugin serves with 1: "
+                "use tensor_parallel_size."
+            )
+        for option in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+            if getattr(parallel, option, 1) > 1:
+                raise ValueError(f"{option} is {getattr(parallel, option)}; the Yuan plugin serves with 1.")
+        if getattr(parallel, "enable_dbo", False):
+            raise ValueError("enable_dbo is set; the Yuan plugin keeps one step's batch whole: leave it out.")
+        if getattr(parallel, "enable_eplb", False):
+            raise ValueError("enable_eplb is set; the Yuan plugin keeps experts where they are: leave it out.")
+        if vllm_config.speculative_config is not None:
+            raise ValueError(
+                "speculative_config is set; the Yuan plugin cannot take back a token from the local filter: leave it out."
+            )
+        sizes.check_parallel(parallel.tensor_parallel_size)
+        ops = vllm_config.compilation_config.splitting_ops
+        if ops and "vllm::plumbline_yuan_filter" not in ops:
+            ops.append("vllm::plumbline_yuan_filter")
