@@ -36,6 +36,7 @@ NEEDS = (
     "manifest",
     "safetensors_file",
     "safetensors_source",
+    "source_hashes",
     "tensor_source",
     "torch_pickle",
     "torch_source",
@@ -134,7 +135,8 @@ FORMATS: Mapping[str, Callable[[Path, str, int], Conversion]] = {"gguf": _from_g
 def main(job_text: str) -> int:
     """Carry out a job in JSON (source, target, format, dtype, source_key)."""
     job: dict[str, Any] = json.loads(job_text)
-    try:
+
+    def work() -> dict[str, Any]:
         hashes = convert(
             Path(job["source"]),
             Path(job["target"]),
@@ -144,20 +146,25 @@ def main(job_text: str) -> int:
             form=job.get("format", "gguf"),
             keep_journal=True,
         )
+        return {"shards": hashes}
+
+    return reported(work, job["source"], job["target"])
+
+
+def reported(work: Callable[[], dict[str, Any]], source: str, target: str) -> int:
+    """Say what a worker's work gave back, or in one sentence why there is nothing."""
+    try:
+        result = work()
     except CheckpointError as error:
         say({"error": str(error)})
     except MemoryError:
-        say(
-            {
-                "error": f"The conversion of {job['source']} found too little memory: stop what else runs here, then run again."
-            }
-        )
+        say({"error": f"The conversion of {source} found too little memory: stop what else runs here, then run again."})
     except OSError as error:
         say(
             {
-                "error": f"The checkpoint could not be written to {job['target']} ({error.strerror}): free disk there, then run again."
+                "error": f"The checkpoint could not be written to {target} ({error.strerror}): free disk there, then run again."
             }
         )
     else:
-        say({"shards": hashes})
+        say(result)
     return 0

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .finite import FiniteCheck
+from .source_hashes import SourceHashes
 from .tensor_source import check_length
 
 # Multiples of any disk's block, so that they can be written past the page cache.
@@ -28,14 +29,17 @@ _SYNC_BYTES = 64 << 20
 
 # A part of a buffer, from one byte to another, that belongs to a tensor.
 _Part = tuple[int, int, FiniteCheck]
+# The same for what was read from a file, its descriptor and the offset there.
+_Read = tuple[int, int, int, int]
 
 
 class Pipeline:
     """Buffers and threads, made once for many files."""
 
-    def __init__(self, chunk_bytes: int = CHUNK_BYTES) -> None:
-        """Take the buffers: BUFFERS times `chunk_bytes` (a multiple of 4096) of memory."""
+    def __init__(self, chunk_bytes: int = CHUNK_BYTES, source_hashes: SourceHashes | None = None) -> None:
+        """Take the buffers: BUFFERS times `chunk_bytes` (a multiple of 4096) of memory. `source_hashes` are told what is read."""
         self.chunk_bytes = chunk_bytes
+        self.source_hashes = source_hashes
         # Anonymous maps lie on page boundaries, as O_DIRECT wants it.
         self._free: deque[tuple[mmap.mmap, list[Future[Any]]]] = deque(
             (mmap.mmap(-1, chunk_bytes), []) for _ in range(BUFFERS)
@@ -91,6 +95,7 @@ class StreamedFile:
         self._buffer: mmap.mmap | None = None
         self._used = 0
         self._parts: list[_Part] = []
+        self._read: list[_Read] = []
         try:
             # Now, so that a full disk is said now and not after an hour.
             if size:
@@ -117,6 +122,7 @@ class StreamedFile:
             if not found:
                 check_length(name, 0, count)
             os.posix_fadvise(descriptor, offset, found, os.POSIX_FADV_DONTNEED)
+            self._read.append((self._used, self._used + found, descriptor, offset))
             self._filled(found, check)
             offset += found
             count -= found
@@ -148,7 +154,8 @@ class StreamedFile:
 
     def _send(self, last: bool = False) -> None:
         buffer, used, offset = self._buffer, self._used, self._offset
-        self._buffer, self._used, self._parts, parts = None, 0, [], self._parts
+        parts, read = self._parts, self._read
+        self._buffer, self._used, self._parts, self._read = None, 0, [], []
         if buffer is None:
             return
         self._offset += used
@@ -156,6 +163,12 @@ class StreamedFile:
             self._pipeline.hasher.submit(self._hash, buffer, used, parts),
             self._pipeline.writer.submit(self._write, buffer, used, offset),
         ]
+        if self._pipeline.source_hashes is not None:
+            view = memoryview(buffer)
+            pending += [
+                self._pipeline.source_hashes.saw(descriptor, place, view[begin:end])
+                for begin, end, descriptor, place in read
+            ]
         if not last and self._offset - self._marked >= CHECKPOINT_BYTES:
             self._marked = self._offset
             digest = self._pipeline.hasher.submit(self._digest.copy)

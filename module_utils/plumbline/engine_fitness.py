@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ _PROBE = (
 
 def machine_facts(python_executable: str, path: str, root: str = "/") -> dict[str, Any]:
     """What the engine's fitness depends on: Python, C library, processor flags, driver and free disk (bytes)."""
-    implementation, version, tag, error = _python(python_executable)
+    implementation, version, tag, error = _python(python_executable) if python_executable else ("", "", "", "")
     return {
         "architecture": platform.machine(),
         "python_executable": python_executable,
@@ -30,7 +31,9 @@ def machine_facts(python_executable: str, path: str, root: str = "/") -> dict[st
         "python_error": error,
         "glibc_version": _glibc(),
         "cpu_flags": _cpu_flags(Path(root)),
-        "nvidia_driver_version": _driver(Path(root)),
+        "nvidia_driver_version": (driver := _driver(Path(root))),
+        "nvidia_devices": sorted(path.name for path in (Path(root) / "dev").glob("nvidia[0-9]*")),
+        "compute_capabilities": _compute_capabilities() if driver and root == "/" else [],
         "free_bytes": free_bytes(path),
     }
 
@@ -47,7 +50,8 @@ def free_bytes(path: str) -> int:
 def problems(facts: dict[str, Any], needs: dict[str, Any], name: str, path: str) -> list[str]:
     """Return one sentence for each reason why the engine `name` cannot run on a machine with these facts.
 
-    `needs` may hold architectures, python_tags, glibc, cpu_flags, nvidia_driver and disk_bytes; what is absent is not asked for.
+    `needs` may hold architectures, python_tags, glibc, cpu_flags, nvidia_driver, compute_capability and disk_bytes; what is absent is not
+    asked for.
     """
     sentences = []
     if facts["architecture"] not in needs.get("architectures", [facts["architecture"]]):
@@ -72,7 +76,7 @@ def problems(facts: dict[str, Any], needs: dict[str, Any], name: str, path: str)
             f"The engine {name} needs the processor flags {', '.join(needs['cpu_flags'])}, this machine lacks {', '.join(missing)}: "
             "a virtual machine gets them from its host with the CPU model host-passthrough; an older processor cannot run it."
         )
-    sentences += _driver_problems(facts, needs, name)
+    sentences += gpu_problems(facts, needs, name)
     disk = needs.get("disk_bytes", 0)
     if facts["free_bytes"] < disk:
         sentences.append(
@@ -83,6 +87,8 @@ def problems(facts: dict[str, Any], needs: dict[str, Any], name: str, path: str)
 
 
 def _python_problems(facts: dict[str, Any], needs: dict[str, Any], name: str) -> list[str]:
+    if not facts["python_executable"]:
+        return []  # the engine brings its own
     if facts["python_error"]:
         return [
             f"The engine {name} needs the Python at {facts['python_executable']}, which does not run ({facts['python_error']}): "
@@ -102,7 +108,8 @@ def _python_problems(facts: dict[str, Any], needs: dict[str, Any], name: str) ->
     return []
 
 
-def _driver_problems(facts: dict[str, Any], needs: dict[str, Any], name: str) -> list[str]:
+def gpu_problems(facts: Mapping[str, Any], needs: Mapping[str, Any], name: str) -> list[str]:
+    """One sentence for each reason why the engine `name` does not run on this machine's GPUs and their driver."""
     wanted = needs.get("nvidia_driver")
     if not wanted:
         return []
@@ -116,6 +123,17 @@ def _driver_problems(facts: dict[str, Any], needs: dict[str, Any], name: str) ->
         return [
             f"The engine {name} needs the NVIDIA driver {wanted} or newer, {found} is loaded: "
             "raise the version of the stage gpu_driver, or set engine_kind: cpu."
+        ]
+    oldest = needs.get("compute_capability")
+    too_old = [
+        capability
+        for capability in facts["compute_capabilities"]
+        if oldest and compare_versions(capability, oldest) < 0
+    ]
+    if too_old:
+        return [
+            f"The engine {name} needs GPUs of compute capability {oldest} or newer, this machine has one of {too_old[0]}: "
+            "hide it (CUDA_VISIBLE_DEVICES), or set engine_kind: cpu."
         ]
     return []
 
@@ -165,6 +183,22 @@ def _driver(root: Path) -> str:
         return (root / "sys/module/nvidia/version").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
+
+
+def _compute_capabilities() -> list[str]:
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return sorted(set(re.findall(r"^\d+\.\d+$", done.stdout, re.MULTILINE)))
 
 
 def _either(names: list[str]) -> str:

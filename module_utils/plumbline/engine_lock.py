@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 _PIN = re.compile(
@@ -56,9 +57,10 @@ def parse_lock(text: str, where: str) -> dict[str, str]:
     return pins
 
 
-def engine_id(kind: str, version: str, python_tag: str, lock_sha256: str) -> str:
-    """The name of an environment: equal names mean equal content."""
-    return f"{kind}-{version}-{python_tag}-{lock_sha256[:_ID_HASH_DIGITS]}"
+def engine_id(kind: str, version: str, python_tag: str, lock_sha256: str, more: Sequence[str] = ()) -> str:
+    """The name of an environment: equal names mean equal content. `more` are digests of what it holds beside the lock's packages."""
+    digest = sha256_of_text("\n".join([lock_sha256, *sorted(more)])) if more else lock_sha256
+    return f"{kind}-{version}-{python_tag}-{digest[:_ID_HASH_DIGITS]}"
 
 
 def sha256_of_text(text: str) -> str:

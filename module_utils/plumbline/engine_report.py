@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+_NAMES = ("engine_version", "engine_device")
 
 
 def measurements(engine: str, version: str, device: str, marker: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Version and device that the smoke test found; SKIPPED where check mode has not installed the engine."""
+    """What the smoke test found, and how long its tiny models took; SKIPPED where check mode has not installed the engine."""
     if marker is None:
         reason = "check mode: the engine is not installed yet"
-        return [{"name": name, "scope": engine, "skipped": reason} for name in ("engine_version", "engine_device")]
+        return [{"name": name, "scope": engine, "skipped": reason} for name in (*_NAMES, "engine_forward_pass")]
     smoke = marker["smoke"]
     conditions = {
         "torch": smoke["torch_version"],
         "device_name": smoke["device_name"],
         "packages": marker["packages"],
         "lock_sha256": marker["lock_sha256"],
+        "manager": marker["manager"],
+        "plugins": marker["plugins"],
     }
     return [
         {
@@ -33,4 +37,21 @@ def measurements(engine: str, version: str, device: str, marker: Mapping[str, An
             "expected": device,
             "conditions": conditions,
         },
+        *_forward_passes(engine, marker["forward"]),
+    ]
+
+
+def _forward_passes(engine: str, passes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One measurement for each tiny model that answered with the options that will serve: how long it took, in seconds."""
+    if not passes:
+        return [{"name": "engine_forward_pass", "scope": engine, "skipped": "engine_smoke_forward_pass is false"}]
+    return [
+        {
+            "name": "engine_forward_pass",
+            "scope": f"{engine} {one['model']}",
+            "value": one["seconds"],
+            "unit": "s",
+            "conditions": {key: one[key] for key in ("model", "scheme", "tokens", "left_out")},
+        }
+        for one in passes
     ]

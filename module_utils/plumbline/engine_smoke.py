@@ -1,9 +1,15 @@
-"""The smoke test of an engine: vLLM and its server import, and one of its own compiled kernels computes right on the device."""
+"""The smoke test of an engine: its own kernel computes right, and a tiny model answers with the very options that will serve."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
+
+# The modules of the worker are named so that Ansible carries them to the node.
+from . import engine_smoke_model, engine_smoke_run  # noqa: F401
+from .checkpoint_errors import CheckpointError
+from .worker import run_worker
 
 _PREFIX = "plumbline-smoke "
 
@@ -48,3 +54,46 @@ def read_smoke(output: str) -> dict[str, Any]:
             if isinstance(found, dict):
                 return found
     raise ValueError("the smoke test did not come to its end")
+
+
+class SmokeError(Exception):
+    """The engine does not serve a tiny model; the message holds vLLM's own last words."""
+
+
+def job_digest(job: dict[str, Any]) -> str:
+    """What the forward pass was made with, time limits left out: another digest asks for another pass."""
+    told = {key: value for key, value in job.items() if key != "timeout_seconds"}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def forward_passes(python: str, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """A few tokens of a tiny model, and of one of each plugin that brings its own, each in a process that ends with all it started.
+
+    `job` holds `options` (those of `vllm serve`), `environment`, `device`, `scheme` (of the checkpoint's quantisation, empty for none) and
+    `timeout_seconds` for each model. Raises SmokeError.
+    """
+    passes = [_forward_pass(python, job, "llama")]
+    passes += [_forward_pass(python, job, name) for name in passes[0]["others"]]
+    return [{key: value for key, value in one.items() if key != "others"} for one in passes]
+
+
+def _forward_pass(python: str, job: dict[str, Any], model: str) -> dict[str, Any]:
+    told = {"model": model, **{key: job[key] for key in ("options", "scheme", "device")}}
+    # In one process where one will do: half the time, and what goes wrong is said where it is heard.
+    environment = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    if job["device"] == "cpu":
+        # GiB of key/value cache; and nothing is compiled, which would need a compiler even for an eager model.
+        environment.update(VLLM_CPU_KVCACHE_SPACE="1", TORCHDYNAMO_DISABLE="1")
+    environment.update({str(name): str(value) for name, value in job["environment"].items()})
+    try:
+        done = run_worker(
+            python,
+            "engine_smoke_run",
+            ("engine_smoke_model",),
+            json.dumps(told),
+            timeout=int(job["timeout_seconds"]),
+            environment=environment,
+        )
+    except CheckpointError as error:
+        raise SmokeError(str(error).rstrip(".")) from None
+    return done.result

@@ -26,12 +26,17 @@ class GgufSource:
         """Read the header; raises CheckpointError for a file or an architecture that cannot be converted truly."""
         self.header = read_header(path)
         self._mapped = {mapped.name: mapped for mapped in gguf_architecture.tensors(self.header)}
+        self._name = path.name
         self._open = ExitStack()
         self._descriptor = opened(path, self._open)
 
     def specs(self) -> Sequence[TensorSpec]:
         """Every tensor, in float32."""
         return [TensorSpec(name, "F32", mapped.source.shape) for name, mapped in self._mapped.items()]
+
+    def files(self) -> dict[str, int]:
+        """Open descriptor of the file by name."""
+        return {self._name: self._descriptor}
 
     def read(self, name: str, first_row: int, rows: int) -> Data:
         """Rows of a tensor in the order of Hugging Face."""

@@ -138,7 +138,10 @@ def load_state(tree: Tree) -> tuple[dict[str, Any], str]:
             raise ValueError("no dictionary")
         live = state.get("live", {})
         if not isinstance(live, dict) or not all(
-            isinstance(entry, dict) and isinstance(entry.get("before"), dict) and isinstance(entry.get("set"), str)
+            isinstance(entry, dict)
+            and all(isinstance(entry.get(key, {}), dict) for key in ("before", "beside"))
+            and "before" in entry
+            and isinstance(entry.get("set"), str)
             for entry in live.values()
         ):
             raise ValueError("values of another shape")

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .kernel_pairs import partner_path
 from .kernel_wish import KernelError, Wish, key_path, nearest, normalise_value
 from .node import container_type
 from .tree import Tree
@@ -100,6 +101,8 @@ class Setting:
     paths: list[str] = field(default_factory=list)
     before: dict[str, str] = field(default_factory=dict)
     after: dict[str, str] = field(default_factory=dict)
+    # The other one of a pair, which a write to this one clears.
+    beside: dict[str, str] = field(default_factory=dict)
     skipped: str = ""
 
     @property
@@ -206,6 +209,9 @@ class _Sysctl:
             )
         setting.paths = [path]
         setting.before = {path: normalise_value(text)}
+        other = partner_path(path)
+        if other and self.tree.exists(other):
+            setting.beside = {other: normalise_value(self.tree.text(other) or "0")}
         if _all_match(_NUMBER, setting.before[path]) and not _all_match(_NUMBER_OR_MASK, self.wanted):
             raise KernelError(
                 f"sysctl {self.key}: expected a number as in the present {setting.before[path]!r}, found {self.wanted!r}"

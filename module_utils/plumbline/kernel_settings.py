@@ -20,6 +20,7 @@ from .kernel_files import (
 from .kernel_knobs import KNOBS, Live, Setting, container_evidence, has_own_network, plan_live
 from .kernel_limits import plan_limits
 from .kernel_packages import Boot, plan_boot
+from .kernel_pairs import contradictions, partner, partner_path, to_write_back
 from .kernel_parts import Command, Context, Part, Runner, run_commands, undo_commands
 from .kernel_services import plan_irqbalance, plan_tuned
 from .kernel_slice import plan_slice
@@ -84,6 +85,7 @@ def make_plan(root: str, raw_wish: dict[str, Any], told_container: bool, run: Ru
     state, warning = load_state(tree)
     rivals = sysctl_rivals(tree, {s.name: s.wanted for s in live if s.kind == "sysctl" and not s.skipped})
     faults = list(rivals.values()) + _limit_faults(tree, wish)
+    faults += contradictions({setting.name: setting.wanted for setting in live if not setting.skipped})
     if faults:
         raise KernelError("; ".join(faults))
     boot_id = tree.text("/proc/sys/kernel/random/boot_id") or ""
@@ -146,7 +148,8 @@ class _Attempt:
         self.run = run
         self.step = ""
         self.transaction = Transaction(plan.tree)
-        self.written: list[tuple[str, str]] = []
+        self.before: dict[str, str] = {}
+        self.written: list[str] = []
         self.done: list[Command] = []
         self.staged = False
         self.grub_cfg = current(plan.tree, GRUB_CFG)
@@ -159,9 +162,14 @@ class _Attempt:
             # Before anything else: a machine that is cut off in the middle must still know what was there first.
             self.step = STATE
             self._record(intended_state(plan))
-        for name, path, value in _live_writes(plan):
+        writes = _live_writes(plan)
+        # All of them before the first write: one may clear another.
+        for _, path, _ in writes:
+            for one in filter(None, (path, partner_path(path))):
+                self.before[one] = self.live.read(one) or ""
+        for name, path, value in writes:
             self.step = name
-            self.written.append((path, self.live.read(path) or ""))
+            self.written.append(path)
             _write(self.live, name, path, value)
         # All of them again: one may undo another (vm.dirty_bytes and vm.dirty_ratio).
         for setting in plan.live:
@@ -200,28 +208,22 @@ class _Attempt:
             except (KernelError, OSError) as again:
                 faults.append(f"the boot loader could not be put back ({again})")
         # A mode of the CPU frequency driver first: it brings its own governors.
-        modes = [one for one in self.written if one[0].endswith("pstate/status")]
-        others = [one for one in self.written if one not in modes]
-        for path, value in modes + others[::-1]:
+        modes = [path for path in self.written if path.endswith("pstate/status")]
+        others = [path for path in self.written if path not in modes]
+        again = {path: self.before[path] for path in modes + others[::-1]}
+        for path, value in to_write_back(again, self.before).items():
             try:
                 if self.live.read(path) != value:
                     self.live.write(path, value)
-            except OSError as again:
-                faults.append(f"{path} could not be put back to {value} ({again.strerror})")
+            except OSError as error:
+                faults.append(f"{path} could not be put back to {value} ({error.strerror})")
         return faults
 
 
 def next_state(plan: Plan) -> dict[str, Any]:
     """The record after this run: what each live setting was before Plumbline, and when arguments were staged."""
     known = plan.state.get("live", {})
-    live = {
-        setting.name: {
-            "set": setting.wanted,
-            "before": known[setting.name]["before"] if setting.name in known else setting.before,
-        }
-        for setting in plan.live
-        if not setting.skipped
-    }
+    live = {setting.name: _record_of(setting, known) for setting in plan.live if not setting.skipped}
     previous = words(plan.state, "arguments")
     arguments = [] if plan.arguments.skipped else plan.wish.arguments
     restaged = previous != arguments or not plan.arguments.is_staged or "boot_id" not in plan.state
@@ -239,6 +241,17 @@ def next_state(plan: Plan) -> dict[str, Any]:
         "leaving": leaving,
         "boot_id": plan.boot_id if restaged else plan.state["boot_id"],
     }
+
+
+def _record_of(setting: Setting, known: dict[str, Any]) -> dict[str, Any]:
+    """What was there before Plumbline, of this setting and of its partner, which an earlier wish may have set."""
+    earlier, other = known.get(setting.name), known.get(partner(setting.name))
+    before, beside = setting.before, setting.beside
+    if earlier is not None:
+        before, beside = earlier["before"], earlier.get("beside", {})
+    elif other is not None:
+        before, beside = {**before, **other.get("beside", {})}, other["before"]
+    return {"set": setting.wanted, "before": before, **({"beside": beside} if beside else {})}
 
 
 def intended_state(plan: Plan) -> dict[str, Any]:
@@ -305,7 +318,7 @@ def _given_back(tree: Tree, live: list[Setting], state: dict[str, Any], containe
             if mine and value != entry["set"] and reader.read(path) == entry["set"]
         }
         if values:
-            back[name] = values
+            back[name] = to_write_back(values, entry.get("beside", {}))
     return back
 
 

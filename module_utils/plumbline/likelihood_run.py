@@ -11,7 +11,9 @@ from typing import Any
 from . import likelihood_served  # noqa: F401 - carried to the node because it is named here; it runs in the engine's Python
 from .checkpoint_errors import CheckpointError
 from .checkpoint_store import REFERENCE
-from .likelihood import NAMES, measurements
+from .likelihood import measurements
+from .quantise_quality import EVERY_NAME, Quantised, named, names
+from .quantise_quality import measurements as about_quantised
 from .worker import run_worker
 
 # vLLM's in-process engine: one start of Python instead of two. No compiler is asked for, since a node has none.
@@ -35,13 +37,17 @@ class Engine:
     timeout_seconds: int
 
 
-def skipped(model: Path, reason: str) -> list[dict[str, Any]]:
+def skipped(model: Path, reason: str, quantised: Quantised = None) -> list[dict[str, Any]]:
     """The measurements of a model that was not loaded."""
-    return [{"name": name, "scope": model.parent.name, "skipped": reason} for name in NAMES]
+    wanted = names(quantised)
+    return [{"name": name, "scope": model.parent.name, "skipped": reason} for name in EVERY_NAME if name in wanted]
 
 
-def measure(model: Path, text: str, engine: Engine) -> list[dict[str, Any]]:
-    """Load the model into vLLM and compare it with its source. A model that the engine refuses is an error of the measurement."""
+def measure(model: Path, text: str, engine: Engine, quantised: Quantised = None) -> list[dict[str, Any]]:
+    """Load the model into vLLM and compare it with its source. A model that the engine refuses is an error of the measurement.
+
+    `quantised` is what the manifest says of how the model was quantised.
+    """
     reference = json.loads((model / REFERENCE).read_text(encoding="utf-8"))
     # Room for a tokenizer that cuts the text into twice as many tokens; a whole number of cache blocks.
     length = -(-2 * len(reference["token_ids"]) // _BLOCK) * _BLOCK
@@ -49,6 +55,7 @@ def measure(model: Path, text: str, engine: Engine) -> list[dict[str, Any]]:
     conditions = {"engine": engine.id, "revision": model.name, **engine.options}
     command = f"/opt/plumbline/bin/plumbline-verify-model {model}"
     environment = {**_ENVIRONMENT, **engine.environment}
+    scope, wanted = model.parent.name, names(quantised)
     try:
         done = run_worker(
             engine.python, "likelihood_served", (), job, timeout=engine.timeout_seconds, environment=environment
@@ -56,14 +63,10 @@ def measure(model: Path, text: str, engine: Engine) -> list[dict[str, Any]]:
     except CheckpointError as error:
         reason = f"the engine could not load the model: {error}"
         return [
-            {
-                "name": name,
-                "scope": model.parent.name,
-                "error": reason,
-                "conditions": conditions,
-                "next_command": command,
-            }
-            for name in NAMES
+            {"name": name, "scope": scope, "error": reason, "conditions": conditions, "next_command": command}
+            for name in EVERY_NAME
+            if name in wanted
         ]
     told = {**conditions, "peak_memory_bytes": done.peak_bytes}
-    return measurements(model.parent.name, reference, done.result, told, command)
+    measured = named(measurements(scope, reference, done.result, told, command), quantised)
+    return measured + (about_quantised(scope, quantised, done.result, conditions) if quantised else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from .worker_result import say
 
@@ -28,5 +29,20 @@ def main(job_text: str) -> int:
     for token, candidates in zip(ids[1:], answer.prompt_logprobs[1:]):
         logprobs.append(candidates[token].logprob)
         top.append(min(candidates, key=lambda number: candidates[number].rank))
-    say({"token_ids": ids, "logprobs": logprobs, "top": top})
+    say({"token_ids": ids, "logprobs": logprobs, "top": top, **_cache(engine)})
     return 0
+
+
+def _cache(engine: Any) -> dict[str, Any]:
+    """What the engine says of its key/value cache: tokens in all, bytes of one, and whether it takes the memory that weights leave."""
+    config = engine.llm_engine.vllm_config
+    cache, model = config.cache_config, config.model_config
+    kind = str(cache.cache_dtype)
+    bytes_of_value = 1 if "fp8" in kind else model.dtype.itemsize
+    heads = model.get_num_kv_heads(config.parallel_config)
+    layers = model.get_num_layers(config.parallel_config)
+    return {
+        "cache_tokens": (cache.num_gpu_blocks or 0) * cache.block_size,
+        "cache_bytes_per_token": 2 * layers * heads * model.get_head_size() * bytes_of_value,
+        "cache_takes_the_rest": str(config.device_config.device_type) != "cpu",
+    }

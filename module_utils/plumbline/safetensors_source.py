@@ -26,9 +26,10 @@ class SafetensorsSource:
         self.layouts: dict[str, Layout] = {}
         self._places: dict[str, tuple[TensorSpec, int, int]] = {}
         self._shards: dict[str, str] = {}
+        self._files: dict[str, int] = {}
         with _closing_on_error() as self._open:
             for name in names:
-                descriptor = opened(directory / name, self._open)
+                descriptor = self._files[name] = opened(directory / name, self._open)
                 size = os.fstat(descriptor).st_size
                 layout = read_layout(name, size, partial(os.pread, descriptor))
                 self.layouts[name] = layout
@@ -47,6 +48,10 @@ class SafetensorsSource:
     def file_of(self, name: str) -> str:
         """Name of the file that holds a tensor."""
         return self._shards[name]
+
+    def files(self) -> dict[str, int]:
+        """Open descriptors of the files by name."""
+        return dict(self._files)
 
     def place(self, name: str) -> Place:
         """Where it lies."""
@@ -71,10 +76,11 @@ class SplitSource:
         """Open the pieces; raises CheckpointError for a gap, a piece that comes twice, or a whole that is no safetensors file."""
         ordered = ordered_pieces(names)
         self._starts: list[tuple[int, int, int]] = []
+        self._files: dict[str, int] = {}
         with _closing_on_error() as self._open:
             end = 0
             for name in ordered:
-                descriptor = opened(directory / name, self._open)
+                descriptor = self._files[name] = opened(directory / name, self._open)
                 size = os.fstat(descriptor).st_size
                 self._starts.append((end, end + size, descriptor))
                 end += size
@@ -91,6 +97,10 @@ class SplitSource:
         spec, offset = self._offsets[name]
         row_bytes = rows_of(spec)[1]
         return self._bytes(rows * row_bytes, offset + first_row * row_bytes, name)
+
+    def files(self) -> dict[str, int]:
+        """Open descriptors of the files by name."""
+        return dict(self._files)
 
     def place(self, name: str) -> Place | None:
         """Where it lies, None for one that is cut."""

@@ -56,6 +56,12 @@ def place_of(source: TensorSource, name: str) -> Place | None:
     return found if isinstance(found, Place) else None
 
 
+def files_of(source: TensorSource) -> dict[str, int]:
+    """Open descriptors by name of the files that make up a source, empty where it cannot say: what its SHA-256 is taken of."""
+    files = getattr(source, "files", None)
+    return dict(files()) if files is not None else {}
+
+
 def rows_of(spec: TensorSpec) -> tuple[int, int]:
     """Rows of a tensor along axis 0, and the bytes of one: a scalar is one row, an element of a vector is one."""
     if not spec.shape:
@@ -137,6 +143,10 @@ class Transform:
     def read(self, name: str, first_row: int, rows: int) -> Data:
         """Rows of the inner source."""
         return self._inner.read(name, first_row, rows)
+
+    def files(self) -> dict[str, int]:
+        """Files of the inner source."""
+        return files_of(self._inner)
 
     def close(self) -> None:
         """Close the inner source."""

@@ -40,7 +40,7 @@ class TorchFile:
         self._open = ExitStack()
         self._cached: tuple[StoredTensor, Any] | None = None
         try:
-            self._descriptor = opened(path, self._open)
+            self.descriptor = opened(path, self._open)
             self._records = self._read_directory()
             pickles = [name for name in self._records if name == "data.pkl" or name.endswith("/data.pkl")]
             if len(pickles) != 1:
@@ -56,7 +56,7 @@ class TorchFile:
                     "tensors lie beside it, not in it; do not use this file."
                 )
             self._check_byte_order()
-            self.content = torch_pickle.load(read_exactly(self._descriptor, size, offset, "data.pkl"), self.name)
+            self.content = torch_pickle.load(read_exactly(self.descriptor, size, offset, "data.pkl"), self.name)
         except BaseException:
             self._open.close()
             raise
@@ -66,14 +66,14 @@ class TorchFile:
         begin, _ = self._storage(tensor, name)
         if not _in_order(tensor):
             return None
-        return Place(self._descriptor, begin + tensor.offset * DTYPE_BYTES[tensor.dtype])
+        return Place(self.descriptor, begin + tensor.offset * DTYPE_BYTES[tensor.dtype])
 
     def read(self, tensor: StoredTensor, name: str, first_row: int, rows: int) -> Data:
         """Rows of a tensor in C order. One whose elements are not is put in order once, as a whole."""
         row_bytes = rows_of(TensorSpec(name, tensor.dtype, tensor.shape))[1]
         place = self.place(tensor, name)
         if place is not None:
-            return read_exactly(self._descriptor, rows * row_bytes, place.offset + first_row * row_bytes, name)
+            return read_exactly(self.descriptor, rows * row_bytes, place.offset + first_row * row_bytes, name)
         if self._cached is None or self._cached[0] != tensor:
             self._cached = None
             self._cached = (tensor, self._in_c_order(tensor, name))
@@ -104,7 +104,7 @@ class TorchFile:
             count = min(at_once, shape[0] - first)
             span = (count - 1) * strides[0] + inner
             offset = begin + (tensor.offset + first * strides[0]) * size
-            raw = np.frombuffer(read_exactly(self._descriptor, span * size, offset, name), dtype=f"<u{size}")
+            raw = np.frombuffer(read_exactly(self.descriptor, span * size, offset, name), dtype=f"<u{size}")
             turned[first : first + count] = np.lib.stride_tricks.as_strided(
                 raw, (count, *shape[1:]), [stride * size for stride in strides], writeable=False
             )
@@ -142,14 +142,14 @@ class TorchFile:
 
     def _read_directory(self) -> dict[str, tuple[int, int]]:
         """Offset and size of each record."""
-        size = os.fstat(self._descriptor).st_size
-        if os.pread(self._descriptor, 2, 0) == b"\x80\x02":
+        size = os.fstat(self.descriptor).st_size
+        if os.pread(self.descriptor, 2, 0) == b"\x80\x02":
             raise CheckpointError(
                 f"{self.name} is in the format of torch.save before PyTorch 1.6, which cannot be read in pieces: where PyTorch is, "
                 "save it again with torch.save(torch.load(FILE, weights_only=True), NEW_FILE)."
             )
         try:
-            with os.fdopen(os.dup(self._descriptor), "rb") as file, zipfile.ZipFile(file) as archive:
+            with os.fdopen(os.dup(self.descriptor), "rb") as file, zipfile.ZipFile(file) as archive:
                 entries = archive.infolist()
         except (zipfile.BadZipFile, ValueError, OSError, struct.error, OverflowError, NotImplementedError) as error:
             raise CheckpointError(
@@ -163,7 +163,7 @@ class TorchFile:
                 )
             if entry.filename in records:
                 raise CheckpointError(f"{self.name} holds the record {entry.filename[:80]} twice: do not use it.")
-            head = os.pread(self._descriptor, _LOCAL_HEADER.size, entry.header_offset)
+            head = os.pread(self.descriptor, _LOCAL_HEADER.size, entry.header_offset)
             signature, name_bytes, extra_bytes = (
                 _LOCAL_HEADER.unpack(head) if len(head) == _LOCAL_HEADER.size else (b"", 0, 0)
             )
@@ -177,7 +177,7 @@ class TorchFile:
 
     def _check_byte_order(self) -> None:
         offset, size = self._records.get(f"{self._folder}byteorder", (0, 0))
-        order = os.pread(self._descriptor, min(size, 16), offset) if size else b"little"
+        order = os.pread(self.descriptor, min(size, 16), offset) if size else b"little"
         if order.strip() != b"little":
             raise CheckpointError(
                 f"{self.name} was saved with the byte order {order.decode(errors='replace')!r}, little was expected: "
@@ -211,6 +211,10 @@ class TorchBinSource:
     def specs(self) -> Sequence[TensorSpec]:
         """Every tensor in the order in which they lie."""
         return [spec for _, _, spec in self._tensors.values()]
+
+    def files(self) -> dict[str, int]:
+        """Open descriptors of the files by name."""
+        return {file.name: file.descriptor for file in self._files}
 
     def file_of(self, name: str) -> str:
         """Name of the file that holds a tensor."""

@@ -168,8 +168,9 @@ class MegatronYuanSource:
         found = [_whole(EMBEDDING, stages[0].along("embedding.word_embeddings.weight", rows))]
         layer = 0
         for stage in stages:
+            count = _layers_of(stage)
             _check_alike(stage)
-            for number in range(_layers_of(stage)):
+            for number in range(count):
                 found += _layer(stage, number, layer, size)
                 layer += 1
         if layer != size.layers:
@@ -378,4 +379,4 @@ def _beside(whole: Whole, first_row: int, rows: int) -> Data:
         width = row_bytes * part.tensor.shape[1] // whole.spec.shape[1]
         joined[:, column : column + width] = np.frombuffer(data, dtype=np.uint8).reshape(rows, width)
         column += width
-    return joined.reshape(-1).data
+    return memoryview(joined.reshape(-1))

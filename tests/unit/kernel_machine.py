@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_knobs import Live
@@ -13,6 +14,8 @@ FILES = {
     "/proc/sys/vm/swappiness": "60",
     "/proc/sys/vm/dirty_ratio": "20",
     "/proc/sys/vm/dirty_bytes": "0",
+    "/proc/sys/vm/dirty_background_bytes": "0",
+    "/proc/sys/vm/dirty_background_ratio": "10",
     "/proc/sys/kernel/numa_balancing": "1",
     "/proc/sys/kernel/osrelease": "6.1.0-27-amd64",
     "/proc/sys/kernel/core_pattern": "core",
@@ -116,8 +119,11 @@ class Kernel(Live):
             if value not in words:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
             value = " ".join(f"[{word}]" if word == value else word for word in words)
+        # As mm/page-writeback.c has it: bytes below two pages are refused, and one of a pair clears the other.
+        if path.endswith("dirty_bytes") and int(value) < 8192:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        changes = text != value
         super().write(path, value)
-        if path == "/proc/sys/vm/dirty_bytes":
-            super().write("/proc/sys/vm/dirty_ratio", "0")
-        if path == "/proc/sys/vm/dirty_ratio":
-            super().write("/proc/sys/vm/dirty_bytes", "0")
+        for one, other in (("bytes", "ratio"), ("ratio", "bytes")):
+            if re.search(rf"/dirty_(background_)?{one}$", path) and changes:
+                super().write(path.removesuffix(one) + other, "0")

@@ -288,10 +288,34 @@ def test_what_the_kernel_refuses_puts_everything_back(machine: Machine, kernel: 
 
 def test_settings_that_undo_each_other_are_refused(machine: Machine) -> None:
     before = machine.snapshot()
-    plan = make_plan(str(machine.root), {"sysctl": {"vm.dirty_ratio": 10, "vm.dirty_bytes": 4096}}, False, None)
-    with pytest.raises(RefusedError, match="another setting of the wish undoes this one"):
-        apply_plan(plan, Kernel(machine.tree), None)
+    with pytest.raises(KernelError, match=r"vm\.dirty_bytes and vm\.dirty_ratio: expected at most one of the two"):
+        make_plan(str(machine.root), {"sysctl": {"vm.dirty_bytes": 1000000, "vm.dirty_ratio": 10}}, False, None)
     assert machine.snapshot() == before
+    # The 0 of the other one is no contradiction.
+    assert converge(machine, {"sysctl": {"vm.dirty_bytes": 1000000, "vm.dirty_ratio": 0}})["changed"]
+
+
+def test_a_pair_of_which_one_clears_the_other_is_put_back_by_the_one_that_counted(
+    machine: Machine, kernel: Kernel
+) -> None:
+    before = settled(machine)
+    wish = {"sysctl": {"vm.dirty_bytes": 1000000, "vm.swappiness": 1}}
+    kernel.refused["/proc/sys/vm/swappiness"] = errno.EPERM
+    with pytest.raises(RefusedError, match=r"vm\.swappiness: the kernel refused.*; nothing was changed$"):
+        apply_plan(make_plan(str(machine.root), wish, False, None), kernel, None)
+    # The kernel takes no 0 for the bytes: the share is what was in force.
+    assert settled(machine) == before
+    # Taken out of the inventory, or exchanged for the other one and taken out then.
+    converge(machine, {"sysctl": {"vm.dirty_bytes": 1000000}})
+    assert machine.get("/proc/sys/vm/dirty_ratio") == "0"
+    converge(machine, {})
+    assert settled(machine) == before
+    converge(machine, {"sysctl": {"vm.dirty_bytes": 1000000}})
+    converge(machine, {"sysctl": {"vm.dirty_ratio": 5}})
+    assert (machine.get("/proc/sys/vm/dirty_ratio"), machine.get("/proc/sys/vm/dirty_bytes")) == ("5", "0")
+    assert not converge(machine, {"sysctl": {"vm.dirty_ratio": 5}})["changed"]
+    converge(machine, {})
+    assert settled(machine) == before
 
 
 def test_a_file_that_cannot_be_written_puts_the_live_values_back(machine: Machine) -> None:
