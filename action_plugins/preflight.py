@@ -128,13 +128,17 @@ class ActionModule(ActionBase):
             return []  # named by check_variables, or resting on a later stage
         if wish.get("engine_kind") == "cpu" or any(not isinstance(value, str) for value in wish.values() if value):
             return []  # no GPU is meant, or check_variables has said that a version is no text
-        own = wish.get("engine_lock_file")
-        locks = [Path(own)] if own else sorted(_ROOT.glob("roles/engine/files/locks/cuda-*.txt"))
+        own, kind = wish.get("engine_lock_file"), wish.get("engine_kind") or "auto"
+        kinds = [kind] if kind in ("cuda12", "cuda13") else ["cuda13", "cuda12"]
+        locks = [Path(own)] if own else [path for name in kinds if (path := _lock_of(name))]
+        if not locks:
+            return matrix_problems(wish, "", "")
         try:
-            text = locks[0].read_text(encoding="utf-8") if locks else ""
+            found = [matrix_problems(wish, path.read_text(encoding="utf-8"), path.name) for path in locks]
         except (OSError, UnicodeDecodeError):
             return []  # the engine stage names a lock that cannot be read
-        return matrix_problems(wish, text, locks[0].name if locks else "")
+        # Where a choice is left to the machine's driver, one build that fits is enough; where none does, the preferred one says why.
+        return [] if [] in found else found[0]
 
     def _resolve(self, variables: dict[str, Any], name: str) -> Any:
         try:
@@ -144,6 +148,11 @@ class ActionModule(ActionBase):
             raise UndefinedYetError(named.group(1) if named else "") from error
         except AnsibleError as error:
             raise UnresolvableError(" ".join(str(error).split())) from error
+
+
+def _lock_of(kind: str) -> Path | None:
+    """Return one of Plumbline's locks for a build; they differ by Python, not by versions."""
+    return next(iter(sorted(_ROOT.glob(f"roles/engine/files/locks/{kind}-*.txt"))), None)
 
 
 def _is_encrypted(value: Any) -> bool:

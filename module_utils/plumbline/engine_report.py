@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_NAMES = ("engine_version", "engine_device")
+_NAMES = ("engine_version", "engine_device", "engine_forward_pass")
 
 
 def measurements(engine: str, version: str, device: str, marker: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """What the smoke test found, and how long its tiny models took; SKIPPED where check mode has not installed the engine."""
     if marker is None:
         reason = "check mode: the engine is not installed yet"
-        return [{"name": name, "scope": engine, "skipped": reason} for name in (*_NAMES, "engine_forward_pass")]
+        return [{"name": name, "scope": engine, "skipped": reason} for name in _NAMES]
     smoke = marker["smoke"]
     conditions = {
         "torch": smoke["torch_version"],

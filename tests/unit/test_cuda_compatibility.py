@@ -8,21 +8,24 @@ from typing import Any
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.cuda_compatibility import (
     OLDEST_DRIVER_OF_CUDA,
+    TORCH_OF_VLLM,
     matrix_problems,
     pins,
 )
 
 from tests.unit.playbook_run import CHECKOUT, play, run_playbook
 
-LOCKS = sorted((CHECKOUT / "roles/engine/files/locks").glob("cuda-*.txt"))
-LOCK = LOCKS[0].read_text()
+LOCKS = sorted((CHECKOUT / "roles/engine/files/locks").glob("cuda1?-*.txt"))
+LOCK = next(path for path in LOCKS if path.name.startswith("cuda13")).read_text()
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
 def test_plumblines_own_locks_fit_what_its_group_vars_say(path: Path) -> None:
     text = path.read_text()
     assert set(pins(text)) == {"vllm", "torch", "cuda"}
-    assert matrix_problems({"gpu_driver_version": "580", "gpu_driver_cuda_version": "13.0"}, text, path.name) == []
+    driver, cuda = ("535", "12.8") if path.name.startswith("cuda12") else ("580", "13.0")
+    assert matrix_problems({"gpu_driver_version": driver, "gpu_driver_cuda_version": cuda}, text, path.name) == []
+    assert pins(text)["vllm"] in TORCH_OF_VLLM
 
 
 @pytest.mark.parametrize(
@@ -102,3 +105,12 @@ def test_preflight_refuses_before_anything_is_touched(tmp_path: Path) -> None:
     # Where the CPU engine serves, no GPU is meant.
     good = run_playbook(tmp_path, plays, variables={**common, "gpu_driver_version": "535", "engine_kind": "cpu"})
     assert "too old" not in good.output
+    # A driver that is too old for CUDA 13 has an engine for CUDA 12, where the inventory leaves the choice or names it.
+    for more in ({"gpu_driver_cuda_version": "12.8"}, {"engine_kind": "cuda12", "gpu_driver_cuda_version": "12.8"}):
+        older = run_playbook(tmp_path, plays, variables={**common, "gpu_driver_version": "535", **more})
+        assert "too old" not in older.output
+        assert "gpu_driver_cuda_version" not in older.output
+    none = run_playbook(
+        tmp_path, plays, variables={**common, "gpu_driver_version": "470", "gpu_driver_cuda_version": "12.8"}
+    )
+    assert "gpu_driver_cuda_version" in none.output

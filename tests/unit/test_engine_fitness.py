@@ -23,6 +23,8 @@ GOOD: dict[str, Any] = {
     "glibc_version": "2.36",
     "cpu_flags": ["avx2", "fma"],
     "nvidia_driver_version": "580.65.06",
+    "nvidia_devices": ["nvidia0"],
+    "compute_capabilities": ["7.5", "9.0"],
     "free_bytes": 10 << 30,
 }
 NEEDS: dict[str, Any] = {
@@ -31,6 +33,7 @@ NEEDS: dict[str, Any] = {
     "glibc": "2.28",
     "cpu_flags": ["avx2"],
     "nvidia_driver": "580",
+    "compute_capability": "7.5",
     "disk_bytes": 5 << 30,
 }
 
@@ -51,6 +54,7 @@ def test_a_machine_that_fits() -> None:
         ({"cpu_flags": ["sse4_2"]}, ["avx2", "host-passthrough"]),
         ({"nvidia_driver_version": ""}, ["none is loaded", "engine_kind"]),
         ({"nvidia_driver_version": "535.183.01"}, ["580", "535.183.01", "gpu_driver"]),
+        ({"compute_capabilities": ["7.0", "9.0"]}, ["7.5", "one of 7.0", "CUDA_VISIBLE_DEVICES"]),
         ({"free_bytes": 1 << 30}, ["5.0 GiB", "1.0 GiB", "/opt", "engine_root"]),
     ],
 )
@@ -83,6 +87,24 @@ def test_a_captured_machine(tmp_path: Path) -> None:
     facts = machine_facts(sys.executable, "/", str(tmp_path))
     assert facts["cpu_flags"] == ["avx2", "fpu"]
     assert facts["nvidia_driver_version"] == "550.54.15"
+    assert facts["nvidia_devices"] == []
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev" / name).touch()
+    assert machine_facts(sys.executable, "/", str(tmp_path))["nvidia_devices"] == ["nvidia0", "nvidia1"]
+
+
+def test_an_engine_that_brings_its_python_asks_for_none() -> None:
+    facts = machine_facts("", "/")
+    assert (
+        problems(
+            {**GOOD, **{key: facts[key] for key in facts if key.startswith("python_")}},
+            {**NEEDS, "python_tags": []},
+            "x",
+            "/",
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline impo
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engine_install import (
     MARKER,
     EngineError,
+    State,
     Wish,
     activate,
     active_engine,
@@ -20,14 +21,16 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engi
     install,
     read_marker,
     run_command,
-    site_packages,
+    smoke_again,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engine_lock import LockError, sha256_of_text
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engine_report import measurements
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engine_smoke import SmokeError
 
 HASH = "    --hash=sha256:" + "0" * 64
 LOCK = f"torch==2.13.0+cpu \\\n{HASH}\nvllm-cpu==0.32.0 \\\n{HASH}\n"
 SMOKE = {"vllm_version": "0.32.0", "torch_version": "2.13.0+cpu", "device": "cpu", "device_name": "AVX2"}
+PASS = {"model": "llama", "scheme": "", "left_out": ["tokenizer"], "tokens": 12, "seconds": 12.5}
 INDEX = "https://torch.example.invalid/cpu"
 
 
@@ -44,6 +47,7 @@ def wish(tmp_path: Path) -> Wish:
         lock_name="cpu-cp311.txt",
         uv_requirement=f"uv==0.13.9 \\\n{HASH}\n",
         device="cpu",
+        manager="uv",
         also={"vllm": "0.32.0+cpu"},
         torch_index_url=INDEX,
     )
@@ -74,14 +78,17 @@ class Machine:
         out = ""
         if "-m venv" in told:
             (Path(arguments[-1]) / "bin").mkdir(parents=True)
+            (Path(arguments[-1]) / "bin/python").touch()
+            if "--without-pip" in told:
+                self.wish.site_packages.mkdir(parents=True)
         elif "pip install" in told and "uv.txt" in told:
             (Path(arguments[0]).parent / "uv").touch()
         elif "uv venv" in told:
-            site_packages(self.wish).mkdir(parents=True)
-        elif "pip install" in told:
+            self.wish.site_packages.mkdir(parents=True)
+        elif "engine.lock" in told:
             for name in self.brings:
-                (site_packages(self.wish) / f"{name}.dist-info").mkdir()
-                (site_packages(self.wish) / f"{name}.dist-info" / "METADATA").write_text("")
+                (self.wish.site_packages / f"{name}.dist-info").mkdir()
+                (self.wish.site_packages / f"{name}.dist-info" / "METADATA").write_text("")
         elif "-c" in arguments:
             out = f"noise\nplumbline-smoke {json.dumps(self.smoke)}\n" if isinstance(self.smoke, dict) else ""
         return subprocess.CompletedProcess(arguments, 0 if out or self.smoke or "-c" not in arguments else 1, out, "")
@@ -92,12 +99,12 @@ class Machine:
 
 def test_an_engine_is_installed_once(wish: Wish) -> None:
     machine = Machine(wish)
-    assert examine(wish) == (None, ["it is not there"])
+    assert examine(wish) == State(None, ["it is not there"])
     marker = install(wish, machine)
-    assert examine(wish) == (marker, [])
+    assert examine(wish) == State(marker, [])
     assert marker["packages"] == 3
     # The command `vllm` asks for the metadata of a distribution of that name.
-    assert "Name: vllm\n" in (site_packages(wish) / "vllm-0.32.0+cpu.dist-info" / "METADATA").read_text()
+    assert "Name: vllm\n" in (wish.site_packages / "vllm-0.32.0+cpu.dist-info" / "METADATA").read_text()
     assert "--require-hashes" in machine.installs()[0]
     assert INDEX not in machine.installs()[0]
     again = Machine(wish)
@@ -124,28 +131,28 @@ def test_whatever_fails_nothing_half_made_stays(wish: Wish, step: str, problem: 
     assert not wish.path.exists()
     assert isinstance(problem, BaseException) or "it went wrong" in str(caught.value)
     install(wish, Machine(wish))
-    assert examine(wish)[1] == []
+    assert examine(wish).why == []
 
 
 def test_killed_half_way_it_is_made_anew(wish: Wish) -> None:
     install(wish, Machine(wish))
     # SIGKILL leaves what was there without the marker, which is written last.
     (wish.path / MARKER).unlink()
-    leftover = site_packages(wish) / "half.txt"
+    leftover = wish.site_packages / "half.txt"
     leftover.touch()
-    assert examine(wish) == (None, ["its installation was interrupted"])
+    assert examine(wish) == State(None, ["its installation was interrupted"])
     install(wish, Machine(wish))
     assert not leftover.exists()
     (wish.path / MARKER).write_text('{"id": ')
-    assert examine(wish) == (None, ["its installation was interrupted"])
+    assert examine(wish) == State(None, ["its installation was interrupted"])
 
 
 def test_an_engine_that_drifted_is_made_anew(wish: Wish) -> None:
     install(wish, Machine(wish))
-    (site_packages(wish) / "torch-2.13.0+cpu.dist-info").rename(site_packages(wish) / "torch-2.14.0.dist-info")
-    marker, why = examine(wish)
-    assert marker is None
-    assert why == ["torch is 2.14.0 instead of 2.13.0+cpu"]
+    (wish.site_packages / "torch-2.13.0+cpu.dist-info").rename(wish.site_packages / "torch-2.14.0.dist-info")
+    state = examine(wish)
+    assert state.marker is None
+    assert state.why == ["torch is 2.14.0 instead of 2.13.0+cpu"]
 
 
 def test_an_environment_that_is_not_its_lock(wish: Wish) -> None:
@@ -228,10 +235,92 @@ def test_a_program_that_hangs_is_ended() -> None:
 def test_measurements(wish: Wish) -> None:
     marker = install(wish, Machine(wish))
     assert read_marker(wish.path) == marker
-    version, device = measurements(wish.id, "0.32.0", "cpu", marker)
+    version, device, forward = measurements(wish.id, "0.32.0", "cpu", marker)
     assert (version["value"], version["expected"]) == ("0.32.0", "0.32.0")
     assert (device["value"], device["expected"]) == ("cpu", "cpu")
     assert device["conditions"]["device_name"] == "AVX2"
+    assert "engine_smoke_forward_pass is false" in forward["skipped"]
+    (passed,) = measurements(wish.id, "0.32.0", "cpu", {**marker, "forward": [PASS]})[2:]
+    assert (passed["value"], passed["unit"], passed["conditions"]["left_out"]) == (12.5, "s", ["tokenizer"])
     assert all(
         measurement["skipped"].startswith("check mode") for measurement in measurements(wish.id, "0.32.0", "cpu", None)
     )
+
+
+def test_pip_where_uv_is_not_to_be_had(wish: Wish) -> None:
+    wish = replace(wish, manager="auto")
+    machine = Machine(wish)
+    machine.fails["uv.txt"] = "ERROR: No matching distribution found for uv==0.13.9"
+    # torch is asked for at its own index with pip as with uv.
+    machine.fails["engine.lock"] = lambda call: (
+        "" if INDEX in call else "ERROR: No matching distribution found for torch==2.13.0+cpu"
+    )
+    marker = install(wish, machine)
+    assert marker["manager"] == "pip"
+    assert "No matching distribution found for uv" in marker["manager_reason"]
+    assert all("--require-hashes" in call and "--no-deps" in call for call in machine.installs())
+    assert [INDEX in call for call in machine.installs()] == [False, True]
+    assert examine(wish).why == []
+    # A uv that is another file than the one that was locked is no reason to go on.
+    other = Machine(wish)
+    other.fails["uv.txt"] = "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE"
+    with pytest.raises(EngineError, match="DO NOT MATCH THE HASHES"):
+        install(wish, other)
+    assert not wish.path.exists()
+
+
+def test_one_that_wants_uv_gets_no_pip(wish: Wish) -> None:
+    machine = Machine(wish)
+    machine.fails["uv.txt"] = "ERROR: No matching distribution found for uv==0.13.9"
+    with pytest.raises(EngineError, match=r"uv 0\.13\.9 could not be installed with pip"):
+        install(wish, machine)
+    assert not wish.path.exists()
+
+
+class Forward:
+    """Plays the forward pass of tiny models."""
+
+    def __init__(self, problem: str = "") -> None:
+        self.problem, self.jobs = problem, []
+
+    def __call__(self, python: str, job: dict[str, object]) -> list[dict[str, object]]:
+        self.jobs.append(job)
+        if self.problem:
+            raise SmokeError(self.problem)
+        return [PASS]
+
+
+def test_other_options_are_tested_again_and_a_failure_changes_nothing(wish: Wish) -> None:
+    job = {"options": {"dtype": "bfloat16"}, "environment": {}, "scheme": "", "device": "cpu", "timeout_seconds": 300}
+    wish = replace(wish, smoke=job)
+    first = Forward()
+    marker = install(wish, Machine(wish), first)
+    assert first.jobs == [job]
+    assert examine(wish) == State(marker, [])
+    # The limit is no option.
+    assert examine(replace(wish, smoke={**job, "timeout_seconds": 5})).smoke_why == ""
+    other = replace(wish, smoke={**job, "options": {"dtype": "bfloat16", "kv_cache_dtype": "fp8"}})
+    assert other.id == wish.id
+    state = examine(other)
+    assert state.why == []
+    assert "other options" in state.smoke_why
+    assert state.marker is not None
+    with pytest.raises(EngineError, match=r"fp8 is not supported\): it stays as it was and nothing was switched"):
+        smoke_again(other, state.marker, Forward("ValueError: fp8 is not supported"))
+    assert read_marker(wish.path) == marker
+    smoke_again(other, state.marker, Forward())
+    assert examine(other).smoke_why == ""
+
+
+def test_an_engine_whose_tiny_model_does_not_answer_is_removed(wish: Wish) -> None:
+    old = replace(wish, version="0.31.0")
+    install(old, Machine(old, smoke={**SMOKE, "vllm_version": "0.31.0"}))
+    activate(wish.root, old.id)
+    job = {"options": {}, "environment": {}, "scheme": "", "device": "cpu", "timeout_seconds": 300}
+    with pytest.raises(EngineError, match=r"unrecognized arguments: --no-such\): it was removed again") as caught:
+        install(
+            replace(wish, smoke=job), Machine(wish), Forward("vllm serve: error: unrecognized arguments: --no-such")
+        )
+    assert "serving_options" in str(caught.value)
+    assert not wish.path.exists()
+    assert active_engine(wish.root) == old.id

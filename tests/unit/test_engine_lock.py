@@ -43,9 +43,7 @@ def test_every_lock_that_comes_with_plumbline_is_one(checkout: Path) -> None:
     locks = sorted((checkout / "roles/engine/files/locks").glob("*.txt"))
     assert {path.name for path in locks} >= {
         "cpu-cp311.txt",
-        "cuda-cp311.txt",
-        "cuda-cp312.txt",
-        "cuda-cp313.txt",
+        *(f"cuda{cuda}-cp3{minor}.txt" for cuda in (12, 13) for minor in (11, 12, 13)),
         "uv.txt",
     }
     for path in locks:
@@ -60,6 +58,12 @@ def test_every_lock_that_comes_with_plumbline_is_one(checkout: Path) -> None:
 
 def test_equal_names_mean_equal_locks() -> None:
     assert engine_id("cpu", "0.32.0", "cp311", "a" * 64) == "cpu-0.32.0-cp311-aaaaaaaa"
+    # What is beside the lock's packages (plugins, conda's Python) tells engines apart, in whichever order it is named.
+    one, two = (
+        engine_id("cpu", "0.32.0", "cp311", "a" * 64, ["b", "c"]),
+        engine_id("cpu", "0.32.0", "cp311", "a" * 64, ["c", "b"]),
+    )
+    assert one == two != engine_id("cpu", "0.32.0", "cp311", "a" * 64, ["b"])
 
 
 def test_what_differs_from_the_lock(tmp_path: Path) -> None:
