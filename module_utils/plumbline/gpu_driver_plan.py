@@ -10,6 +10,7 @@ from .cuda_compatibility import cuda_fault
 from .distribution_packages import APT, chosen, hold_command, initramfs_command
 from .gpu_driver import MODPROBE, SIGNING_KEYS, changed_since_boot, initramfs_is_older, matches, upstream
 from .gpu_modes import mode_plan, mode_problems
+from .kernel_boot import room_fault
 from .kernel_wish import nearest
 from .tree import Tree
 
@@ -96,7 +97,11 @@ def make_plan(tree: Tree, seen: dict[str, Any], wish: DriverWish, smi: dict[str,
         "modprobe_content": content,
         **modes,
         "restart_due": _restart_due(tree, seen) or modes["ecc_waits"],
-        "problems": _problems(seen, wish, foreign and not left_alone, differences) + mode_problems(smi, wish),
+        "problems": [
+            *_problems(seen, wish, foreign and not left_alone, differences),
+            *mode_problems(smi, wish),
+            *filter(None, [room_fault(tree) if "initramfs" in differences else ""]),
+        ],
     }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from .kernel_files import current
 from .tree import Tree
@@ -14,6 +16,9 @@ GRUB_CFG = "/boot/grub/grub.cfg"
 ENTRIES = "/boot/loader/entries"
 _BLS_ENVIRONMENTS = ("/boot/grub2/grubenv", "/boot/grub/grubenv")
 _BLS_CONFIGURATIONS = ("/boot/grub2/grub.cfg", GRUB_CFG)
+# Of the largest kernel that is there; an initramfs is written beside the one that it replaces.
+_ROOM = 1.25
+_ROOM_UNKNOWN = 64 << 20
 _TITLE = re.compile(r"""^(menuentry|submenu)\s+(?:'([^']*)'|"([^"]*)")""")
 _ID = re.compile(r"""\$menuentry_id_option\s+'([^']*)'""")
 _LINUX = re.compile(r"^\s*linux(?:16|efi)?\s+(\S+)")
@@ -40,6 +45,33 @@ def installed_kernels(tree: Tree) -> list[str]:
         if re.search(r"\d", release) and tree.exists(f"/boot/vmlinuz-{release}")
     ]
     return sorted(found, key=functools.cmp_to_key(compare_versions), reverse=True)
+
+
+def room_fault(tree: Tree) -> str:
+    """One sentence when /boot has no room for one more kernel with its initramfs; a package that runs out of it is left half done."""
+    sizes = [
+        sum(_size(tree, f"/boot/{name}") for name in (f"vmlinuz-{one}", f"initrd.img-{one}", f"initramfs-{one}.img"))
+        for one in installed_kernels(tree)
+    ]
+    needed = int(max(sizes, default=0) * _ROOM) or _ROOM_UNKNOWN
+    try:
+        found = os.statvfs(tree.path("/boot"))
+    except OSError:
+        return ""
+    free = found.f_bavail * found.f_frsize
+    if free >= needed:
+        return ""
+    return (
+        f"boot: expected {needed >> 20} MiB free in /boot for a kernel and its initramfs, found {free >> 20} MiB: remove a kernel that is "
+        "not needed any more (apt autoremove, dnf remove --oldinstallonly), or make /boot larger"
+    )
+
+
+def _size(tree: Tree, path: str) -> int:
+    try:
+        return Path(tree.path(path)).stat().st_size
+    except OSError:
+        return 0
 
 
 def next_kernel(tree: Tree) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from .kernel_boot import grub_entry, installed_kernels, next_kernel, uses_entries
+from .kernel_boot import grub_entry, installed_kernels, next_kernel, room_fault, uses_entries
 from .kernel_files import FileWish, current
 from .kernel_parts import Command, Context, Part, measured, row
 from .kernel_wish import KernelError
@@ -93,6 +93,8 @@ def plan_boot(context: Context) -> tuple[Boot, Part]:
     boot.wanted = _choose(context, boot, wanted.get("release", ""), hold)
     if hold and tree.exists(_RPM) and not tree.exists(DPKG_STATUS) and not tree.exists(_VERSIONLOCK_PLUGIN):
         boot.install.append("versionlock")
+    if {"release", "minimum"} & set(boot.install) and (fault := room_fault(tree)):
+        raise KernelError(fault)
     known = boot.wanted if boot.wanted in boot.installed else ""
     if known:
         _plan_default(context, boot, part, bool(wanted.get("release")))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import gpu_driver
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import gpu_driver, kernel_boot
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gate_rules import validate_rules
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import judge_all
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gpu_driver import (
@@ -259,6 +260,16 @@ def test_what_forbids_to_go_on_is_one_sentence(node: Node, prepare: Any, wish: d
     problem = problems[0]
     assert sentence in problem
     assert "\n" not in problem
+
+
+def test_a_full_boot_partition_is_told_before_the_initramfs_is_made(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.bare()
+    assert node.plan()["problems"] == []
+    monkeypatch.setattr(kernel_boot.os, "statvfs", lambda _: SimpleNamespace(f_bavail=1 << 8, f_frsize=4096))
+    (problem,) = node.plan()["problems"]
+    assert problem.startswith("boot: expected 64 MiB free in /boot for a kernel and its initramfs, found 1 MiB")
 
 
 def test_secure_boot_is_told_before_anything_is_built_unless_the_key_is_enrolled(node: Node) -> None:

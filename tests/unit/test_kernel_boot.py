@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import kernel_boot
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_arguments import DROP_IN
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.kernel_boot import (
     next_kernel,
@@ -266,6 +268,29 @@ def test_a_release_that_is_not_installed_is_asked_for_first(tmp_path: Path) -> N
     machine.run(["update-grub"])
     converge(machine, wish)
     assert "linux-image-5.15.0-130-generic" in machine.held()
+
+
+def test_a_full_boot_partition_is_told_before_a_package_is_left_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = ubuntu(tmp_path)
+    for path, size in ((f"/boot/vmlinuz-{NEW}", 14 << 20), (f"/boot/initrd.img-{NEW}", 66 << 20)):
+        machine.put(path, "")
+        with (tmp_path / path.lstrip("/")).open("r+b") as stream:
+            stream.truncate(size)
+    free = {"mib": 99}
+    monkeypatch.setattr(
+        kernel_boot.os, "statvfs", lambda _: SimpleNamespace(f_bavail=free["mib"] << 8, f_frsize=4096), raising=True
+    )
+    wish = {"boot": {"release": "6.8.0-45-generic"}}
+    with pytest.raises(
+        KernelError, match="expected 100 MiB free in /boot for a kernel and its initramfs, found 99 MiB"
+    ):
+        plan_of(machine, wish)
+    # Nothing is to be installed, or there is room.
+    plan_of(machine, {"boot": {"release": OLD}})
+    free["mib"] = 100
+    assert plan_of(machine, wish).boot.install == ["release"]
 
 
 def test_a_machine_whose_kernels_are_too_old_needs_one_and_one_that_waits_for_its_restart_does_not(
