@@ -18,7 +18,7 @@ _BLS_ENVIRONMENTS = ("/boot/grub2/grubenv", "/boot/grub/grubenv")
 _BLS_CONFIGURATIONS = ("/boot/grub2/grub.cfg", GRUB_CFG)
 # Of the largest kernel that is there; an initramfs is written beside the one that it replaces.
 _ROOM = 1.25
-_ROOM_UNKNOWN = 64 << 20
+_ROOM_LEAST = 32 << 20
 _TITLE = re.compile(r"""^(menuentry|submenu)\s+(?:'([^']*)'|"([^"]*)")""")
 _ID = re.compile(r"""\$menuentry_id_option\s+'([^']*)'""")
 _LINUX = re.compile(r"^\s*linux(?:16|efi)?\s+(\S+)")
@@ -53,7 +53,7 @@ def room_fault(tree: Tree) -> str:
         sum(_size(tree, f"/boot/{name}") for name in (f"vmlinuz-{one}", f"initrd.img-{one}", f"initramfs-{one}.img"))
         for one in installed_kernels(tree)
     ]
-    needed = int(max(sizes, default=0) * _ROOM) or _ROOM_UNKNOWN
+    needed = max(int(max(sizes, default=0) * _ROOM), _ROOM_LEAST)
     try:
         found = os.statvfs(tree.path("/boot"))
     except OSError:

@@ -210,8 +210,8 @@ class _Attempt:
         # A mode of the CPU frequency driver first: it brings its own governors.
         modes = [path for path in self.written if path.endswith("pstate/status")]
         others = [path for path in self.written if path not in modes]
-        again = {path: self.before[path] for path in modes + others[::-1]}
-        for path, value in to_write_back(again, self.before).items():
+        values = {path: self.before[path] for path in modes + others[::-1]}
+        for path, value in to_write_back(values, self.before).items():
             try:
                 if self.live.read(path) != value:
                     self.live.write(path, value)

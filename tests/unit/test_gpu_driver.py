@@ -269,7 +269,7 @@ def test_a_full_boot_partition_is_told_before_the_initramfs_is_made(
     assert node.plan()["problems"] == []
     monkeypatch.setattr(kernel_boot.os, "statvfs", lambda _: SimpleNamespace(f_bavail=1 << 8, f_frsize=4096))
     (problem,) = node.plan()["problems"]
-    assert problem.startswith("boot: expected 64 MiB free in /boot for a kernel and its initramfs, found 1 MiB")
+    assert problem.startswith("boot: expected 32 MiB free in /boot for a kernel and its initramfs, found 1 MiB")
 
 
 def test_secure_boot_is_told_before_anything_is_built_unless_the_key_is_enrolled(node: Node) -> None:
