@@ -100,7 +100,7 @@ def make_plan(tree: Tree, seen: dict[str, Any], wish: DriverWish, smi: dict[str,
         "problems": [
             *_problems(seen, wish, foreign and not left_alone, differences),
             *mode_problems(smi, wish),
-            *filter(None, [room_fault(tree) if "initramfs" in differences else ""]),
+            *filter(None, [room_fault(tree) if {"packages", "module", "initramfs"} & set(differences) else ""]),
         ],
     }
 
