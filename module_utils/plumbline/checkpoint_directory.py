@@ -16,6 +16,8 @@ from .manifest import sha256_of_file
 from .safetensors_file import TensorSpec
 from .safetensors_source import PIECE, SafetensorsSource, SplitSource
 from .torch_source import TorchBinSource
+from .yuan_megatron import MegatronYuanSource
+from .yuan_partitions import is_megatron, partitions
 
 INDEX = "model.safetensors.index.json"
 TORCH_INDEX = "pytorch_model.bin.index.json"
@@ -26,12 +28,12 @@ _OURS = {"manifest.json", "reference.json", "journal.json"}
 _TORCH = re.compile(r"^pytorch_model.*\.bin$")
 _ELSEWHERE = "copy it again from where it came"
 
-DirectorySource = Union[SafetensorsSource, SplitSource, TorchBinSource]
+DirectorySource = Union[SafetensorsSource, SplitSource, TorchBinSource, MegatronYuanSource]
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The files that hold a directory's weights, in the order of their names, and what they are: safetensors, split or torch."""
+    """The files that hold a directory's weights, in the order of their names, and what they are: safetensors, split, torch or megatron."""
 
     kind: str
     names: tuple[str, ...]
@@ -40,11 +42,16 @@ class Weights:
         """The weights as a source; raises CheckpointError for a damaged or dangerous file."""
         if self.kind == "safetensors":
             return SafetensorsSource(directory, self.names)
+        if self.kind == "megatron":
+            return MegatronYuanSource(directory, read_json(directory, "config.json"))
         return SplitSource(directory, self.names) if self.kind == "split" else TorchBinSource(directory, self.names)
 
 
 def weights_of(directory: Path) -> Weights | None:
-    """Which files hold the weights: safetensors where there are any, else pieces of one, else files of torch.save. None: none at all."""
+    """Which files hold the weights: safetensors where there are any, else pieces of one, files of torch.save, partitions.
+
+    None: none at all. Raises CheckpointError for partitions that are not complete.
+    """
     names = sorted(path.name for path in directory.iterdir() if _lies_in(path, directory))
     for kind, found in (
         ("safetensors", [name for name in names if name.endswith(".safetensors")]),
@@ -53,6 +60,10 @@ def weights_of(directory: Path) -> Weights | None:
     ):
         if found:
             return Weights(kind, tuple(found))
+    if is_megatron(directory):
+        return Weights(
+            "megatron", tuple(sorted(path.relative_to(directory).as_posix() for path in partitions(directory).values()))
+        )
     return None
 
 

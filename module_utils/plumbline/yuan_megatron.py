@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from .checkpoint_errors import CheckpointError
 from .safetensors_file import TensorSpec
-from .tensor_source import Data, rows_of
+from .tensor_source import Data, Place, rows_of
 from .torch_pickle import StoredTensor
 from .torch_source import TorchFile, tensors_in
 from .yuan_architecture import EMBEDDING, HEAD, YuanSize, size_of
@@ -87,8 +87,10 @@ class MegatronYuanSource:
         """Open every partition; only the pickles are read, not the tensors."""
         self._size = size_of(config)
         self._files: list[TorchFile] = []
+        self._descriptors: dict[str, int] = {}
         try:
             places = partitions(directory)
+            self._names = {path: path.relative_to(directory).as_posix() for path in places.values()}
             self._ranks = 1 + max(rank for rank, _ in places)
             self._check_division()
             stages = self._opened(places)
@@ -100,6 +102,20 @@ class MegatronYuanSource:
     def specs(self) -> Sequence[TensorSpec]:
         """Every tensor, by layers."""
         return [whole.spec for whole in self._wholes.values()]
+
+    def files(self) -> dict[str, int]:
+        """Open descriptors of the files by their names below the directory."""
+        return dict(self._descriptors)
+
+    def file_of(self, name: str) -> str:
+        """Name of the file that holds the first part of a tensor."""
+        file = self._wholes[name].parts[0].file
+        return next(path for path, descriptor in self._descriptors.items() if descriptor == file.descriptor)
+
+    def place(self, name: str) -> Optional[Place]:  # noqa: UP045 - the node's Python may be 3.9
+        """Where a tensor lies that is one part in C order."""
+        parts = self._wholes[name].parts
+        return parts[0].file.place(parts[0].tensor, parts[0].name) if len(parts) == 1 else None
 
     def read(self, name: str, first_row: int, rows: int) -> Data:
         """Rows of a tensor, put together from the ranks' parts."""
@@ -143,6 +159,7 @@ class MegatronYuanSource:
                 path = places[rank, stage]
                 file = TorchFile(path)
                 self._files.append(file)
+                self._descriptors[self._names[path]] = file.descriptor
                 content = file.content if isinstance(file.content, dict) else {}
                 where = f"{path.parent.name}/{path.name}"
                 model = content.get("model")

@@ -26,6 +26,11 @@ class YuanSource(Transform):
             embedding = next(spec for spec in self._specs if spec.name == EMBEDDING)
             self._specs.append(replace(embedding, name=HEAD))
 
+    @property
+    def unchanged(self) -> bool:
+        """Whether it is the inner source, tensor for tensor."""
+        return len(self._specs) == len(self._inner.specs()) and not self._aliased
+
     def specs(self) -> Sequence[TensorSpec]:
         """The tensors to be served."""
         return self._specs
