@@ -103,8 +103,22 @@ def _banned(context: Context, wanted: dict[str, str]) -> str:
                 "line, or take banned_cpus out of kernel_irqbalance"
             )
     if asked == "slice":
-        return format_cpu_list(divide(context.tree, context.wanted("slice")).cpus)
-    return format_cpu_list(parse_cpu_list(asked))
+        cpus = divide(context.tree, context.wanted("slice")).cpus
+        if not cpus:
+            raise KernelError(
+                "irqbalance.banned_cpus: expected a slice that leaves CPUs to the interrupts, found none in the wish: set "
+                "kernel_housekeeping_cpus or kernel_housekeeping_cores_per_node, or name the CPUs"
+            )
+        return format_cpu_list(cpus)
+    cpus = parse_cpu_list(asked)
+    online = parse_cpu_list(context.tree.text("/sys/devices/system/cpu/online"))
+    strange = [cpu for cpu in cpus if online and cpu not in online]
+    if strange or (online and set(online) <= set(cpus)):
+        raise KernelError(
+            f"irqbalance.banned_cpus: expected some of the CPUs {format_cpu_list(online)} and not all of them, found {asked!r}: "
+            "correct kernel_irqbalance"
+        )
+    return format_cpu_list(cpus)
 
 
 def _drop_in(banned: str) -> str:

@@ -208,7 +208,12 @@ def _take_group(wish: Wish, name: str, value: Any) -> list[str]:
 def _take_part(wish: Wish, name: str, text: str) -> list[str]:
     shape, expected = _SHAPES[name]
     wish.parts[name] = text
-    return [] if shape.match(text) else [f"{name}: expected {expected}, found {text!r}"]
+    # A range that runs backwards names no CPU at all.
+    backwards = [part for part in re.findall(r"(\d+)-(\d+)", text) if int(part[0]) > int(part[1])]
+    is_list = name in ("slice.housekeeping_cpus", "slice.numa_nodes", "irqbalance.banned_cpus")
+    if shape.match(text) and not (is_list and backwards):
+        return []
+    return [f"{name}: expected {expected}, found {text!r}"]
 
 
 def _take_hold_back(wish: Wish, value: Any) -> list[str]:

@@ -258,6 +258,8 @@ def test_the_rest_of_the_system_stays_on_the_housekeeping_cpus(host: Host) -> No
         ({"housekeeping_cpus": "0-3,8-11"}, "left on node 0 when 0-3,8-11 keep house"),
         ({"housekeeping_cpus": "0,16"}, "expected CPUs among 0-15 (online), found 16"),
         ({"housekeeping_cpus": "first"}, "expected a list of CPUs"),
+        ({"housekeeping_cpus": "3-1"}, "expected a list of CPUs such as 0-1,64-65, quoted, found '3-1'"),
+        ({"numa_nodes": "1-0"}, "found '1-0'"),
         ({"numa_nodes": "2"}, "expected some of the NUMA nodes 0-1, found '2'"),
         ({"memory_max": "most"}, "a size such as 64G, a share such as 95%"),
         ({"memory_max": "64G", "confine_system": True}, "expected housekeeping CPUs to confine"),
@@ -330,6 +332,23 @@ def test_irqbalance_that_is_not_there_is_skipped_or_asked_for(host: Host) -> Non
     assert "not installed" in judge(host, {"irqbalance": {"enabled": False}})["irqbalance"]["skipped"]
     with pytest.raises(KernelError, match="expected irqbalance to be installed"):
         make_plan(str(host.root), {"irqbalance": {"enabled": True}}, False, host.run)
+
+
+@pytest.mark.parametrize(
+    ("banned", "sentence"),
+    [
+        ("0-99", "expected some of the CPUs 0-15 and not all of them, found '0-99'"),
+        ("0-15", "and not all of them"),
+        ("7-2", "expected slice, or a list of CPUs"),
+        ("slice", "expected a slice that leaves CPUs to the interrupts, found none in the wish"),
+    ],
+)
+def test_cpus_that_are_not_there_or_all_of_them_are_not_banned(host: Host, banned: str, sentence: str) -> None:
+    host.put("/usr/lib/systemd/system/irqbalance.service", "")
+    host.put("/sys/devices/system/cpu/online", "0-15")
+    with pytest.raises(KernelError) as caught:
+        make_plan(str(host.root), {"irqbalance": {"banned_cpus": banned}}, False, host.run)
+    assert sentence in str(caught.value)
 
 
 def test_an_environment_file_that_would_win_is_named(host: Host) -> None:
