@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from yuan_reference import configs
+from yuan_reference import configs, tokenizer
 from yuan_reference.companions import write_companions, write_json
 from yuan_reference.megatron import write_megatron
 from yuan_reference.model import Dimensions, tensor_shapes
@@ -291,6 +291,8 @@ def main(arguments: list[str] | None = None) -> int:
         _change(config, options.set)
         tensors = RandomTensors(config, options.seed, DTYPES[options.dtype])
         directory.mkdir(parents=True, exist_ok=True)
+        if not options.no_tokenizer:
+            tokenizer.make_small(directory, config["vocab_size"])
         if options.layout == "hf-safetensors":
             write_hf_safetensors(directory, config, tensors, shards=options.shards)
         elif options.layout == "hf-bin":

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from yuan_reference import corpus
 from yuan_reference.companions import write_json
 
 IN_MODEL = ("<eod>", "<n>", "<sep>", "<pad>")
@@ -115,6 +116,19 @@ def train(texts: Iterable[str], directory: Path, pieces: int = SMALL_PIECES) -> 
             "tokenizer_class": "YuanTokenizer",
         },
     )
+
+
+def make_small(directory: Path, vocabulary: int) -> None:
+    """Train the tokenizer of the small random models on the standard library's documentation strings.
+
+    Raises ValueError if the embedding has fewer rows than the tokenizer has ids.
+    """
+    needed = SMALL_PIECES + len(ADDED_AT_RUN_TIME)
+    if vocabulary < needed:
+        raise ValueError(
+            f"The tokenizer has {needed} ids, vocab_size is {vocabulary}: make it larger, or write no tokenizer."
+        )
+    train(corpus.read(packages=())[0][:400], directory)
 
 
 def load(directory: Path) -> Any:
