@@ -102,14 +102,14 @@ def train(texts: Iterable[str], directory: Path, pieces: int = SMALL_PIECES) -> 
     moved.trainer_spec.ClearField("model_prefix")
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "tokenizer.model").write_bytes(moved.SerializeToString(deterministic=True))
-    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    write_json(directory / "special_tokens_map.json", names)
+    usual = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    write_json(directory / "special_tokens_map.json", usual)
     write_json(
         directory / "tokenizer_config.json",
         {
             "add_bos_token": True,
             "add_eos_token": True,
-            **names,
+            **usual,
             "clean_up_tokenization_spaces": False,
             "model_max_length": 8192,
             "sp_model_kwargs": {},
