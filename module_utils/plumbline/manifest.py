@@ -23,7 +23,7 @@ SCHEMA = "plumbline.model/1"
 APPROVALS = Path("/opt/plumbline/approvals")
 _CHUNK_BYTES = 4 << 20
 _APPROVE = "run the stage model, which measures its likelihood in the engine (ansible-playbook playbooks/model.yml)"
-_REINSTALL = "remove the directory of the model and run the stage model again (ansible-playbook playbooks/model.yml)"
+REINSTALL = "remove the directory of the model and run the stage model again (ansible-playbook playbooks/model.yml)"
 
 
 class Refused(Exception):  # noqa: N818 - a verdict, not an accident
@@ -65,10 +65,10 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], str]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise Refused(f"{path}: expected the manifest of the model, found none; {_REINSTALL}.") from None
+        raise Refused(f"{path}: expected the manifest of the model, found none; {REINSTALL}.") from None
     except OSError as error:
         raise Refused(
-            f"{path}: the manifest cannot be read ({error.strerror}); make it readable for this user, or {_REINSTALL}."
+            f"{path}: the manifest cannot be read ({error.strerror}); make it readable for this user, or {REINSTALL}."
         ) from None
     try:
         manifest = json.loads(data)
@@ -76,7 +76,7 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], str]:
     except (ValueError, KeyError, TypeError):
         sound = False
     if not sound:
-        raise Refused(f"{path}: expected a manifest of the schema {SCHEMA}, found something else; {_REINSTALL}.")
+        raise Refused(f"{path}: expected a manifest of the schema {SCHEMA}, found something else; {REINSTALL}.")
     return manifest, hashlib.sha256(data).hexdigest()
 
 
@@ -90,7 +90,7 @@ def check_files(directory: Path, manifest: Mapping[str, Any]) -> None:
             or not isinstance(entry.get("sha256"), str)
             or not isinstance(entry.get("bytes"), int)
         ):
-            raise Refused(f"{directory / MANIFEST}: the entry of {name} states no SHA-256 and size; {_REINSTALL}.")
+            raise Refused(f"{directory / MANIFEST}: the entry of {name} states no SHA-256 and size; {REINSTALL}.")
         files[name] = entry
     present = {
         path.relative_to(directory).as_posix(): path
@@ -101,23 +101,23 @@ def check_files(directory: Path, manifest: Mapping[str, Any]) -> None:
     for name in sorted(files):
         if name not in present:
             raise Refused(
-                f"{directory / name}: expected a file of {files[name]['bytes']} bytes, found none; {_REINSTALL}."
+                f"{directory / name}: expected a file of {files[name]['bytes']} bytes, found none; {REINSTALL}."
             )
     for name in sorted(set(present) - set(files)):
         raise Refused(
-            f"{present[name]}: expected nothing, found a file that the manifest does not know; remove it, or {_REINSTALL}."
+            f"{present[name]}: expected nothing, found a file that the manifest does not know; remove it, or {REINSTALL}."
         )
     for name, entry in sorted(files.items()):
         found = os.lstat(present[name])
         if not stat.S_ISREG(found.st_mode):
-            raise Refused(f"{present[name]}: expected a regular file, found a link or a device; {_REINSTALL}.")
+            raise Refused(f"{present[name]}: expected a regular file, found a link or a device; {REINSTALL}.")
         if found.st_size != entry["bytes"]:
-            raise Refused(f"{present[name]}: expected {entry['bytes']} bytes, found {found.st_size}; {_REINSTALL}.")
+            raise Refused(f"{present[name]}: expected {entry['bytes']} bytes, found {found.st_size}; {REINSTALL}.")
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         for name, digest in zip(sorted(files), pool.map(lambda name: _hash(present[name]), sorted(files))):
             if digest != files[name]["sha256"]:
                 raise Refused(
-                    f"{present[name]}: expected the SHA-256 {files[name]['sha256']}, found {digest}; {_REINSTALL}."
+                    f"{present[name]}: expected the SHA-256 {files[name]['sha256']}, found {digest}; {REINSTALL}."
                 )
 
 
@@ -159,7 +159,7 @@ def _check_name(directory: Path, name: str) -> None:
         or PurePosixPath(name).as_posix() != name
     ):
         raise Refused(
-            f"{directory / MANIFEST}: names the file {name!r}, which does not lie in the model's directory; {_REINSTALL}."
+            f"{directory / MANIFEST}: names the file {name!r}, which does not lie in the model's directory; {REINSTALL}."
         )
 
 
@@ -168,7 +168,7 @@ def _hash(path: Path) -> str:
         return sha256_of_file(path)
     except OSError as error:
         raise Refused(
-            f"{path}: cannot be read ({error.strerror}); make it readable for this user, or {_REINSTALL}."
+            f"{path}: cannot be read ({error.strerror}); make it readable for this user, or {REINSTALL}."
         ) from None
 
 

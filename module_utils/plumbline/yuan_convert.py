@@ -14,13 +14,16 @@ from .checkpoint_errors import CheckpointError
 from .sentencepiece_model import read
 from .tensor_source import TensorSource
 from .yuan_architecture import EMBEDDING
+from .yuan_partitions import LATEST
 from .yuan_source import YuanSource
 from .yuan_tokenizer import tokenizer_json
 from .yuan_tokens import check_tokenizer_json, generation_config, served_config, special_ids, tokenizer_config
 
 _TORCH_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 # What says the same as the files that are made anew, or something else.
-REPLACED = frozenset({"special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json"})
+REPLACED = frozenset(
+    {"special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json", LATEST}
+)
 
 
 @dataclass

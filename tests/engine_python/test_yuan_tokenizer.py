@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,11 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.sent
 from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
-CODE = [
-    "<jupyter_start>",
-    "<jupyter_text>",
-    "<jupyter_code>",
-    "<jupyter_output>",
-    "<empty_output>",
-    "<commit_before>",
-    "<commit_msg>",
-    "<commit_after>",
-]
+from tests.engine_python.yuan_support import CODE, LIKE_LLAMA, NEEDED, corpus, train
+
 BEHIND = ["<mask>", "<predict>", "<FIM_SUFFIX>", "<FIM_PREFIX>", "<FIM_MIDDLE>", "<repo_name>", "<file_sep>"]
 FORMS: dict[str, dict[str, Any]] = {
-    "like llama": {
-        "model_type": "bpe",
-        "byte_fallback": True,
-        "normalization_rule_name": "identity",
-        "remove_extra_whitespaces": False,
-    },
+    "like llama": LIKE_LLAMA,
     "no bytes": {
         "model_type": "bpe",
         "byte_fallback": False,
@@ -54,46 +40,16 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def corpus() -> list[str]:
-    """Text of this checkout: prose and code, English and Chinese."""
-    root = Path(__file__).resolve().parents[2]
-    files = [
-        root / "README.md",
-        root / "README.zh-CN.md",
-        root / "docs/model.md",
-        root / "docs/gates.md",
-        Path(__file__),
-    ]
-    return [line for path in files for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-
-
-def train(path: Path, special: list[str], **form: Any) -> Path:
-    """A small model file with these pieces among the others."""
-    writer = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(corpus()),
-        model_writer=writer,
-        vocab_size=1500,
-        character_coverage=0.995,
-        user_defined_symbols=special,
-        minloglevel=2,
-        hard_vocab_limit=False,
-        **form,
-    )
-    path.write_bytes(writer.getvalue())
-    return path
-
-
 @pytest.fixture(scope="module", params=list(FORMS))
 def model_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tokenizer")
-    return train(directory / "tokenizer.model", ["<eod>", "<n>", "<sep>", "<pad>", *CODE], **FORMS[request.param])
+    return train(directory / "tokenizer.model", (*NEEDED, *CODE), **FORMS[request.param])
 
 
 @pytest.fixture(scope="module")
 def llama_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
-    return train(path, ["<eod>", "<n>", "<sep>", "<pad>", *CODE], **FORMS["like llama"])
+    return train(path, (*NEEDED, *CODE), **FORMS["like llama"])
 
 
 def served(model_file: Path, target: Path) -> tuple[Any, dict[str, int]]:
@@ -182,7 +138,7 @@ def test_the_chat_template(llama_like: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["<eod>", "<sep>", "<n>", "<pad>"])
 def test_a_tokenizer_that_lacks_a_special_token(tmp_path: Path, missing: str) -> None:
-    special = [name for name in ("<eod>", "<n>", "<sep>", "<pad>") if name != missing]
+    special = tuple(name for name in NEEDED if name != missing)
     path = train(tmp_path / "tokenizer.model", special, **FORMS["like llama"])
     with pytest.raises(CheckpointError, match=f"has no {missing} among its"):
         yuan_tokens.special_ids(read(path), {})
@@ -234,7 +190,7 @@ def test_a_truncated_tokenizer(llama_like: Path, tmp_path: Path) -> None:
 
 def test_without_a_leading_space_it_is_refused(tmp_path: Path) -> None:
     form = {**FORMS["like llama"], "add_dummy_prefix": False}
-    path = train(tmp_path / "tokenizer.model", ["<eod>", "<n>", "<sep>", "<pad>"], **form)
+    path = train(tmp_path / "tokenizer.model", NEEDED, **form)
     model = read(path)
     # Here </s> may be a whole word of a text, and tokenizers would take it for the control piece.
     with pytest.raises(CheckpointError, match=r"would cut '<s></s><unk>' into .*SentencePiece cuts it into"):
