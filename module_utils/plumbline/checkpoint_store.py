@@ -25,6 +25,7 @@ from .checkpoint_writer import forget
 from .engine_fitness import free_bytes
 from .manifest import MANIFEST, SCHEMA, Refused, check_files, read_manifest, sha256_of_file
 from .safetensors_file import TensorSpec, read_tensors
+from .tensor_source import files_of
 from .worker import run_worker
 
 # Raised when the same source would give other bytes; it is part of the revision.
@@ -161,20 +162,21 @@ def _check_digest(wish: Wish, found: str) -> None:
 def _convert(wish: Wish) -> dict[str, str]:
     """Write the weights and what goes with them; return the SHA-256 of each shard."""
     _check_kind(wish)
-    same_bytes = wish.source.is_dir() and _keeps_files(wish.source)
-    if not same_bytes:
-        # What is written has other bytes, so that its hashes do not tell.
-        whole = checkpoint_directory.digest if wish.source.is_dir() else sha256_of_file
-        _check_digest(wish, whole(wish.source))
     conversion = checkpoint_convert.prepared(wish.source, wish.format, wish.dtype)
+    files, copied = files_of(conversion.source), [path.name for path in conversion.copied]
+    same_bytes = all(shard.head is not None for shard in conversion.shards)
     conversion.source.close()
     _claim(wish, conversion.size_bytes)
+    if not files:
+        _check_digest(wish, checkpoint_directory.digest(wish.source))
     job = {
         "source": str(wish.source),
         "target": str(wish.partial),
         "format": wish.format,
         "dtype": wish.dtype,
         "source_key": wish.revision,
+        # Where files keep their bytes, the hashes of what is written are the source's.
+        "hash_source": bool(files) and not same_bytes,
     }
     done = run_worker(
         wish.engine_python,
@@ -185,15 +187,15 @@ def _convert(wish: Wish) -> dict[str, str]:
         unprivileged=False,
     )
     hashes: dict[str, str] = done.result["shards"]
-    if same_bytes:
-        # One reading for both: what was written was hashed on its way, and it is the source's.
-        _check_digest(wish, checkpoint_directory.digest(wish.partial, hashes))
+    if files:
+        # The source is read once: it was hashed on its way. What does not match is not put in place.
+        known = hashes if same_bytes else done.result["source"]
+        if wish.source.is_dir():
+            known = {**known, **{name: sha256_of_file(wish.partial / name) for name in copied}}
+            _check_digest(wish, checkpoint_directory.digest(wish.source, known))
+        else:
+            _check_digest(wish, known[wish.source.name])
     return hashes
-
-
-def _keeps_files(directory: Path) -> bool:
-    weights = checkpoint_directory.weights_of(directory)
-    return weights is not None and weights.kind == "safetensors"
 
 
 def _tensors(directory: Path, shards: Iterable[str]) -> dict[str, tuple[str, TensorSpec]]:
