@@ -37,7 +37,7 @@ HELD_OUT_WINDOWS = 64
 class Recipe:
     """What the result depends on."""
 
-    steps: int = 1000
+    steps: int = 600
     batch: int = 16
     length: int = 256
     learning_rate: float = 3e-3
