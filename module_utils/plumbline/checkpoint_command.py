@@ -20,7 +20,7 @@ from typing import Any, Optional
 from . import checkpoint_convert, checkpoint_directory
 from .checkpoint_errors import CheckpointError
 from .checkpoint_report import form_of, gigabytes, inspect
-from .checkpoint_writer import DEFAULT_SHARD_BYTES, forget
+from .checkpoint_writer import DEFAULT_SHARD_BYTES, JOURNAL, forget
 from .engine_architectures import check_known
 from .engine_fitness import free_bytes
 from .manifest import MANIFEST, REINSTALL, SCHEMA, Refused, check_files, read_manifest, sha256_of_file
@@ -107,10 +107,10 @@ def _convert(given: argparse.Namespace) -> int:
                 raise CheckpointError(
                     f"{source}: expected the SHA-256 {given.source_sha256.lower()}, found {digest}; copy it again from where it came."
                 )
-            forget(partial)
             _write_manifest(
                 partial, target.name, {"file": source.name, "sha256": digest, "format": form}, written.shards
             )
+            forget(partial)
             partial.rename(target)
     finally:
         conversion.source.close()
@@ -176,6 +176,7 @@ def _write_manifest(directory: Path, name: str, source: dict[str, Any], hashes: 
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": hashes.get(path.name) or sha256_of_file(path)}
         for path in sorted(directory.iterdir())
+        if path.name != JOURNAL
     }
     tensors = {
         spec.name: {"file": shard, "dtype": spec.dtype, "shape": list(spec.shape)}
