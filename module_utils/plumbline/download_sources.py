@@ -4,6 +4,7 @@ https://HOST/DIR/          files of an inventory's list, or of the mirror's SHA2
 https://HOST/NAME.gguf     one file
 s3://BUCKET/PREFIX         the same from an S3-compatible store
 hf://ORG/NAME@COMMIT       a repository of the Hugging Face hub at a commit; a branch may move and is refused
+hf://ORG/NAME@COMMIT/NAME.gguf    one file of it
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Source:
     @property
     def single(self) -> bool:
         """Whether it is one file, and not a directory."""
-        return urlsplit(self.location).path.endswith(".gguf") and not self.location.startswith("hf://")
+        return urlsplit(self.location).path.endswith(".gguf")
 
 
 def items(source: Source, web: Web) -> list[Item]:
@@ -175,14 +176,15 @@ def _bucket(source: Source) -> tuple[str, str, str]:
 
 
 def _hub(source: Source, web: Web) -> list[Item]:
-    name, at, revision = source.location[len("hf://") :].partition("@")
+    name, at, rest = source.location[len("hf://") :].partition("@")
+    revision, _, one = rest.partition("/")
     if not _HUB_NAME.match(name):
         raise DownloadError(
             f"model_source is {source.location}: expected hf://ORG/NAME@COMMIT, found no name of a repository."
         )
-    if not at or not _COMMIT.match(revision):
+    if not at or not _COMMIT.match(revision) or (one and not source.single):
         raise DownloadError(
-            f"model_source is {source.location}: expected the commit (40 hex digits) after @, found {revision or 'none'!r}; "
+            f"model_source is {source.location}: expected the commit (40 hex digits) after @, found {rest or 'none'!r}; "
             "a branch or tag may name other bytes tomorrow. The page 'History' of the repository shows the commit."
         )
     endpoint = source.hub_endpoint.rstrip("/")
@@ -200,6 +202,8 @@ def _hub(source: Source, web: Web) -> list[Item]:
     if commit != revision:
         raise DownloadError(f"{shown(url)}: asked for the commit {revision}, the hub answered with {commit}.")
     by_name = {safe_name(entry["name"], name): entry for entry in listed}
+    if one:
+        return _one_of_hub(source, one, by_name, f"{endpoint}/{name}/resolve/{revision}/{quote(one)}", headers)
     missing = sorted(set(source.files) - set(by_name))
     if missing:
         raise DownloadError(
@@ -216,6 +220,18 @@ def _hub(source: Source, web: Web) -> list[Item]:
         where = f"{endpoint}/{name}/resolve/{revision}/{quote(file)}"
         found.append(Item(file, where, pinned or entry["sha256"], entry["git"], entry["size"], headers))
     return found
+
+
+def _one_of_hub(
+    source: Source, name: str, listed: Mapping[str, Mapping[str, Any]], url: str, headers: dict[str, str]
+) -> list[Item]:
+    if name not in listed:
+        raise DownloadError(
+            f"{source.location}: the commit does not hold {name}; look at the repository's list of files."
+        )
+    entry = listed[name]
+    pinned = str(source.files.get(PurePosixPath(name).name, "")).lower()
+    return [Item(PurePosixPath(name).name, url, pinned or entry["sha256"], entry["git"], entry["size"], headers)]
 
 
 def _hub_file(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -275,6 +275,19 @@ def test_the_hub_at_a_commit(mirror: Mirror, web: Web, tmp_path: Path) -> None:
     assert set(download(replace(hub, include=["*.bin"]), tmp_path / "o", web).files) == {"pytorch_model.bin"}
 
 
+def test_one_file_of_the_hub(mirror: Mirror, web: Web, tmp_path: Path) -> None:
+    mirror.repository("org/name", COMMIT, {"q/x.gguf": WEIGHTS, "q/y.gguf": CONFIG}, {"q/x.gguf", "q/y.gguf"})
+    one = Source(f"hf://org/name@{COMMIT}/q/x.gguf", files={"x.gguf": sha256(WEIGHTS)}, hub_endpoint=mirror.url)
+    download(one, tmp_path / "staged.gguf", web)
+    assert (tmp_path / "staged.gguf").read_bytes() == WEIGHTS
+    with pytest.raises(DownloadError, match="expected the SHA-256"):
+        download(replace(one, files={"x.gguf": "0" * 64}), tmp_path / "other.gguf", web)
+    with pytest.raises(DownloadError, match=r"does not hold q/z\.gguf"):
+        download(replace(one, location=f"hf://org/name@{COMMIT}/q/z.gguf"), tmp_path / "other.gguf", web)
+    with pytest.raises(DownloadError, match="expected the commit"):
+        download(replace(one, location=f"hf://org/name@{COMMIT}/config.json"), tmp_path / "other.gguf", web)
+
+
 def test_a_small_file_of_the_hub_is_checked_by_its_git_id(mirror: Mirror, web: Web, tmp_path: Path) -> None:
     mirror.repository("org/name", COMMIT, {"config.json": CONFIG}, set())
     mirror.files[f"/org/name/resolve/{COMMIT}/config.json"] = CONFIG.replace(b"yuan", b"evil")
