@@ -72,7 +72,7 @@ _INERT = {
     "megatron.model.enums.AttnMaskType",
     "megatron.model.enums.PositionEmbeddingType",
 }
-_CONTAINERS = {"collections.OrderedDict", "torch.Size", "builtins.set"}
+_CONTAINERS = {"collections.OrderedDict", "torch.Size", "builtins.set", "__builtin__.set"}
 _KNOWN = {
     *_REBUILDS,
     *_INERT,
@@ -208,7 +208,7 @@ class _Machine:
             return made
         if name == "torch.Size":
             return tuple(arguments[0])
-        if name == "builtins.set":
+        if name.endswith(".set"):
             # As a list: the members of a checkpoint's set need not be hashable here.
             return list(arguments[0]) if arguments else []
         if name in _INERT:
@@ -275,12 +275,14 @@ def _rebuilt(name: str, arguments: tuple[Any, ...]) -> StoredTensor:
             raise _Malformed("a parameter is made of what is no tensor")
         return arguments[0]
     storage, offset, shape, stride = arguments[:4]
+    if not isinstance(storage, Storage):
+        raise _Malformed("a tensor is made of what is no storage")
     dtype = storage.dtype
     if name.endswith("_v3"):
         named = arguments[6]
         dtype = _DTYPES.get(named.name.rpartition(".")[2], "") if isinstance(named, Name) else ""
-    if not isinstance(storage, Storage) or not dtype:
-        raise _Malformed("a tensor is made of what is no storage of a known type")
+    if not dtype:
+        raise _Malformed("a tensor is of no known type")
     shape, stride = tuple(shape), tuple(stride)
     if len(shape) != len(stride) or not all(map(_whole, (offset, *shape, *stride))):
         raise _Malformed("the shape, stride and offset of a tensor do not fit together")
