@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +79,11 @@ def node(script: str, module: str = "shell") -> str:
 
 def conversion() -> dict[str, Any]:
     """Rates of the conversion and of a copy, bytes written per second (median of the rounds), and the peak resident set in bytes."""
-    names = (
-        "checkpoint_convert",
-        "checkpoint_errors",
-        "checkpoint_writer",
-        "gguf_architecture",
-        "gguf_file",
-        "gguf_tokenizer",
-    )
+    sys.path.insert(0, str(CHECKOUT / "collections"))
+    module = import_module("ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_convert")
+    names = ("checkpoint_convert", "checkpoint_errors", "worker_result", *module.NEEDS)
     node(f"mkdir -p {ROOT}/plumbline && touch {ROOT}/plumbline/__init__.py")
-    for name in (*names, "safetensors_file", "worker_result"):
+    for name in names:
         node(f"src={CHECKOUT}/module_utils/plumbline/{name}.py dest={ROOT}/plumbline/{name}.py mode=0644", "copy")
     source = json.loads((CHECKOUT / "lab/.state/lab.json").read_text(encoding="utf-8"))["model_source"]
     node(f"src={source} dest={ROOT}/source.gguf mode=0644", "copy")

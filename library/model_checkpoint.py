@@ -9,11 +9,15 @@ DOCUMENTATION = r"""
 module: model_checkpoint
 short_description: Make a servable model from a checkpoint
 description:
-  - Turns a GGUF file into a directory of safetensors, or takes over a directory in Hugging Face's layout, and writes a manifest with
-    SHA-256, size, shape and dtype of everything in it.
+  - Turns a GGUF file or a directory in Hugging Face's layout into a directory of safetensors, and writes a manifest with SHA-256, size,
+    shape and dtype of everything in it.
+  - The weights of a directory are safetensors (taken over byte for byte), one safetensors file cut into pieces
+    (C(NAME.safetensors00), C(NAME.safetensors01), ...), or files of C(torch.save) (C(pytorch_model*.bin)). Their pickles are read and
+    never run; one that names anything but tensors is refused.
   - Records how likely the source itself finds a known text (transformers, float32), against which the served model is judged later.
-  - The model is made aside and put in place by one rename. Weights are streamed, so that memory stays bounded; an interrupted conversion
-    goes on with the shards that it had finished.
+  - The model is made aside and put in place by one rename. Weights are streamed past the page cache in pieces of some megabytes, whatever
+    their size; a conversion that was killed goes on where it was, at most 512 MB before.
+  - Weights that are not finite, a tensor that an index names and no file has, and shapes that contradict C(config.json) are refused.
   - A model in place is checked file by file on every run; one that changed is refused, never repaired in silence.
 author:
   - The Plumbline founders
@@ -32,8 +36,8 @@ options:
     required: true
   source_sha256:
     description:
-      - SHA-256 of the GGUF file. Of a directory, the SHA-256 over the lines C(SHA256  NAME) of its files that are taken over, in the order
-        of their names.
+      - SHA-256 of the GGUF file. Of a directory, the SHA-256 over the lines C(SHA256  NAME) of its weights and of the files that are
+        taken over with them, in the order of their names. It is taken while the source is read for the conversion.
     type: str
     required: true
   source_required:
@@ -45,12 +49,12 @@ options:
     type: bool
     default: false
   format:
-    description: What the source is.
+    description: What the source is. V(safetensors) stands for any directory in Hugging Face's layout, whatever holds its weights.
     type: str
     choices: [gguf, safetensors]
     required: true
   dtype:
-    description: Type of the weights of a converted model. A directory of safetensors keeps its own.
+    description: Type of the weights that a GGUF file is written in. Those of a directory keep their own; the engine casts them.
     type: str
     choices: [float32, bfloat16, float16]
     required: true

@@ -21,7 +21,7 @@ from typing import Any
 
 from . import checkpoint_convert, checkpoint_directory
 from .checkpoint_errors import CheckpointError
-from .checkpoint_writer import forget
+from .checkpoint_writer import forget, require_alone
 from .engine_fitness import free_bytes
 from .manifest import MANIFEST, SCHEMA, Refused, check_files, read_manifest, sha256_of_file
 from .safetensors_file import TensorSpec, read_tensors
@@ -31,6 +31,8 @@ from .worker import run_worker
 # Raised when the same source would give other bytes; it is part of the revision.
 CONVERTER = 1
 REFERENCE = "reference.json"
+# Architectures that transformers does not know: the worker that tells how likely their source finds a text, and the modules it needs.
+REFERENCE_WORKERS: dict[str, tuple[str, tuple[str, ...]]] = {}
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 _MARGIN_BYTES = 64 << 20
@@ -110,6 +112,8 @@ def install(wish: Wish) -> tuple[dict[str, Any], str]:
     wish.root.mkdir(parents=True, exist_ok=True)
     with _alone(wish):
         wish.partial.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # The worker of a run that was killed may still be at it; what it does is not thrown away.
+        require_alone(wish.partial)
         try:
             hashes = _convert(wish)
             tensors = _tensors(wish.partial, hashes)
@@ -233,11 +237,13 @@ def _reference(wish: Wish) -> dict[str, Any]:
     """How likely the source finds the known text. Of a directory the copy is asked, whose digest is the source's."""
     source = wish.source if wish.format == "gguf" else wish.partial
     _readable(wish.partial)
+    architecture = checkpoint_directory.read_json(wish.partial, "config.json")["architectures"][0]
+    worker, needs = REFERENCE_WORKERS.get(architecture, ("likelihood_reference", ()))
     job = json.dumps({"source": str(source), "format": wish.format, "text": wish.text})
     done = run_worker(
         wish.engine_python,
-        "likelihood_reference",
-        (),
+        worker,
+        needs,
         job,
         timeout=wish.timeout_seconds,
         unprivileged=_open_to_all(source),

@@ -241,6 +241,12 @@ class _Journal:
         temporary.replace(self._path)
 
 
+def require_alone(directory: Path) -> None:
+    """Raise CheckpointError while another process writes a checkpoint into a directory."""
+    with _alone(directory):
+        pass
+
+
 @contextlib.contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """A run that was killed may have left its worker behind for a moment: two must not write the same files."""
