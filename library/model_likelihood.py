@@ -80,7 +80,10 @@ EXAMPLES = r"""
 
 RETURN = r"""
 measurements:
-  description: C(model_tokenizer), C(model_likelihood), C(model_information) and C(model_agreement), for the gate.
+  description:
+    - C(model_tokenizer), C(model_likelihood), C(model_information) and C(model_agreement), for the gate.
+    - Of a quantised model the second and the last bear its format (C(model_likelihood_w4a16)), for their bounds differ, and
+      C(model_rounding_error), C(model_weight_fraction) and C(model_cache_tokens) come with them.
   returned: always
   type: list
   elements: dict
@@ -110,7 +113,6 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_errors import CheckpointError
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.likelihood import NAMES
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.likelihood_run import (
     Engine,
     measure,
@@ -123,6 +125,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.mani
     read_manifest,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.model_approval import recorded
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.quantise_quality import names
 
 
 def main() -> None:
@@ -162,16 +165,17 @@ def main() -> None:
                 f"The model {path} was made with another known text: run the whole stage model, which makes a revision for this one."
             )
         measured = recorded(Path(given["approvals"]), path, Binding(result["manifest_sha256"], engine.id, options))
-        if measured is not None and {measurement["name"] for measurement in measured} != set(NAMES):
+        quantised = manifest.get("quantised")
+        if measured is not None and {measurement["name"] for measurement in measured} != set(names(quantised)):
             # What an older Plumbline recorded is not all that is judged now.
             measured = None
         result["recorded"] = measured is not None
         if measured is None and module.check_mode:
-            measured = skipped(path, "check mode: the model was not loaded")
+            measured = skipped(path, "check mode: the model was not loaded", quantised)
         elif measured is None:
             check_files(path, manifest)
             started = time.monotonic()
-            measured = measure(path, given["text"], engine)
+            measured = measure(path, given["text"], engine, quantised)
             result["seconds"] = round(time.monotonic() - started, 1)
     except (CheckpointError, Refused) as error:
         module.fail_json(msg=str(error))

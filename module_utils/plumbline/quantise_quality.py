@@ -1,0 +1,104 @@
+"""What the gate judges of a quantised model beside its source: quality lost, memory gained. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from .likelihood import NAMES
+
+# Rounding to 4 bits costs more than to 8, and both more than bfloat16: other names, other bounds. By name and bits.
+_RENAMED = {
+    ("model_likelihood", 4): "model_likelihood_w4a16",
+    ("model_likelihood", 8): "model_likelihood_w8a16",
+    ("model_agreement", 4): "model_agreement_w4a16",
+    ("model_agreement", 8): "model_agreement_w8a16",
+}
+_MORE = ("model_rounding_error", "model_weight_fraction", "model_cache_tokens")
+EVERY_NAME = (*NAMES, *_RENAMED.values(), *_MORE)
+# What a manifest says of how its model was quantised, None for one that is not.
+Quantised = Optional[Mapping[str, Any]]
+
+
+def names(quantised: Quantised) -> tuple[str, ...]:
+    """Names of all measurements of a model."""
+    if not quantised:
+        return NAMES
+    return (*(_RENAMED.get((name, quantised["bits"]), name) for name in NAMES), *_MORE)
+
+
+def named(measured: Sequence[Mapping[str, Any]], quantised: Quantised) -> list[dict[str, Any]]:
+    """Measurements of likelihood.measurements under the names whose rules fit the format."""
+    bits = quantised["bits"] if quantised else 0
+    return [
+        {**measurement, "name": _RENAMED[measurement["name"], bits]}
+        if (measurement["name"], bits) in _RENAMED
+        else dict(measurement)
+        for measurement in measured
+    ]
+
+
+def measurements(
+    scope: str, quantised: Mapping[str, Any], served: Mapping[str, Any] | None, conditions: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Rounding, size and cache. `served` is what the engine said of itself (cache_tokens, ...), None where it did not load."""
+    told = {**conditions, **{key: quantised[key] for key in ("method", "bits", "group")}}
+    return [
+        _rounding(scope, quantised, told),
+        {
+            "name": "model_weight_fraction",
+            "scope": scope,
+            "value": quantised["weight_bytes"] / quantised["source_weight_bytes"],
+            "unit": "fraction",
+            "statistic": "bytes of the weights over those of the source's",
+            "conditions": {
+                **told,
+                "weight_bytes": quantised["weight_bytes"],
+                "source_weight_bytes": quantised["source_weight_bytes"],
+            },
+        },
+        _cache(scope, quantised, served, told),
+    ]
+
+
+def _rounding(scope: str, quantised: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    common = {"name": "model_rounding_error", "scope": scope, "conditions": told}
+    error = quantised.get("rounding_error")
+    if error is None:
+        return {
+            **common,
+            "skipped": "AWQ changes the weights before it rounds them, so that the source's do not say what is nearest",
+        }
+    where = quantised.get("rounding_error_at", "")
+    return {
+        **common,
+        "value": error,
+        "unit": "fraction",
+        "statistic": "of half a step, the worst of all quantised weights",
+        "cause": f"the integers or scales of {where} are not those of its weights",
+    }
+
+
+def _cache(
+    scope: str, quantised: Mapping[str, Any], served: Mapping[str, Any] | None, told: Mapping[str, Any]
+) -> dict[str, Any]:
+    common = {"name": "model_cache_tokens", "scope": scope}
+    if served is None:
+        return {**common, "skipped": "the engine did not load the model", "conditions": told}
+    if not served.get("cache_takes_the_rest"):
+        reason = "this engine's cache has a size of its own, whatever the weights leave"
+        return {**common, "skipped": reason, "conditions": told}
+    per_token = served["cache_bytes_per_token"]
+    saved = quantised["source_weight_bytes"] - quantised["weight_bytes"]
+    return {
+        **common,
+        "value": served["cache_tokens"],
+        "unit": "count",
+        "statistic": "tokens that the key/value cache holds, as the engine says at its start",
+        "conditions": {
+            **told,
+            "cache_bytes_per_token": per_token,
+            "gained_tokens": saved // per_token,
+            "gained_by": "bytes of weights saved over bytes of a token in the cache",
+        },
+    }
