@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any
 
 # The modules of the worker are named so that Ansible carries them to the node.
@@ -95,5 +96,7 @@ def _forward_pass(python: str, job: dict[str, Any], model: str) -> dict[str, Any
             environment=environment,
         )
     except CheckpointError as error:
-        raise SmokeError(str(error).rstrip(".")) from None
+        # vLLM's own last words are enough; which Python it was, the sentence around them says.
+        inner = re.search(r"ended without a result \((.*)\)\.?$", str(error), re.DOTALL)
+        raise SmokeError(inner[1] if inner else str(error).rstrip(".")) from None
     return done.result

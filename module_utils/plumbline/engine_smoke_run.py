@@ -57,7 +57,11 @@ def main(job_text: str) -> int:
                 )
             else:
                 writers[job["model"]].load()(directory, _plain_options(arguments))
-                arguments.quantization = None if arguments.quantization in _OF_SCHEME else arguments.quantization
+                if scheme:
+                    left_out.append(f"quantisation (the tiny {job['model']} is plain)")
+                    scheme = ""
+                if arguments.quantization in _OF_SCHEME:
+                    arguments.quantization = None
         except Exception as error:
             say({"error": f"the tiny {job['model']} model could not be written ({type(error).__name__}: {error})"})
             return 0

@@ -174,5 +174,5 @@ def _last_words(said: str, code: int) -> str:
     if code == -signal.SIGKILL:
         return "it was killed, most likely because memory ran out"
     # vLLM logs its cause before it wraps it; the last exception line is what a person can use.
-    causes = [line for line in lines if "Error:" in line]
+    causes = [line for line in lines if "Error:" in line and "Engine core initialization failed" not in line]
     return (causes or lines or [f"exit status {code}"])[-1][-400:]
