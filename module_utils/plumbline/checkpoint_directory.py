@@ -163,7 +163,8 @@ def _places(directory: Path, index: str) -> Mapping[str, str]:
     if not isinstance(places, dict):
         raise CheckpointError(f"{directory}/{index} holds no weight_map; {_ELSEWHERE}.")
     for file in places.values():
-        if not isinstance(file, str) or Path(file).name != file or not _inside(directory / file, directory):
+        plain = isinstance(file, str) and file not in ("", "..") and Path(file).name == file
+        if not plain or not _inside(directory / file, directory):
             raise CheckpointError(
                 f"{directory}/{index} names the file {file!r}, which does not lie in its directory: do not use this checkpoint."
             )
