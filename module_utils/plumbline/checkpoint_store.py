@@ -17,13 +17,14 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
-from . import checkpoint_convert, checkpoint_directory
+from . import checkpoint_convert, checkpoint_directory, quantise_convert
 from .checkpoint_errors import CheckpointError
 from .checkpoint_writer import forget, require_alone
 from .engine_fitness import free_bytes
 from .manifest import MANIFEST, SCHEMA, Refused, check_files, read_manifest, sha256_of_file
+from .quantise_wish import AWQ, Quantise, run_awq
 from .safetensors_file import TensorSpec, read_tensors
 from .tensor_source import files_of
 from .worker import run_worker
@@ -54,6 +55,7 @@ class Wish:
     text: str
     engine_python: str
     timeout_seconds: int = 3600
+    quantise: Optional[Quantise] = None  # noqa: UP045 - evaluated on the node, whose Python may be 3.9
 
     def __post_init__(self) -> None:
         """Refuse what would end up in a path or could not be compared."""
@@ -80,6 +82,8 @@ class Wish:
             self.dtype,
             hashlib.sha256(self.text.encode()).hexdigest(),
         ]
+        if self.quantise is not None:
+            made_of.append(self.quantise.key)
         return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:12]
 
     @property
@@ -91,6 +95,16 @@ class Wish:
     def partial(self) -> Path:
         """Where it is made before it is put in place."""
         return self.root / self.name / f".{self.revision}.partial"
+
+    @property
+    def full(self) -> Path:
+        """Where a model that is to be quantised lies in full precision, when its source cannot be read so."""
+        return self.root / self.name / f".{self.revision}.full"
+
+    @property
+    def rounded(self) -> Path:
+        """Where another quantiser leaves its weights."""
+        return self.root / self.name / f".{self.revision}.rounded"
 
 
 def installed(wish: Wish) -> tuple[dict[str, Any], str] | None:
@@ -115,20 +129,26 @@ def install(wish: Wish) -> tuple[dict[str, Any], str]:
         # The worker of a run that was killed may still be at it; what it does is not thrown away.
         require_alone(wish.partial)
         try:
-            hashes = _convert(wish)
+            hashes, told = (
+                (_convert(wish, wish.partial), None) if wish.quantise is None else _quantise(wish, wish.quantise)
+            )
             tensors = _tensors(wish.partial, hashes)
-            _memory(wish, sum(math.prod(spec.shape) for _, spec in tensors.values()))
+            _memory(wish, told["parameters"] if told else sum(math.prod(spec.shape) for _, spec in tensors.values()))
             reference = _reference(wish)
             (wish.partial / REFERENCE).write_text(json.dumps(reference) + "\n", encoding="utf-8")
             forget(wish.partial)
             manifest = _manifest(wish, tensors, hashes)
+            if told:
+                manifest["quantised"] = told
             text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
             (wish.partial / MANIFEST).write_text(text, encoding="utf-8")
             _settle(wish.partial)
             wish.partial.rename(wish.path)
+            _forget_helpers(wish)
         except BaseException as error:
             if not isinstance(error, KeyboardInterrupt):
                 shutil.rmtree(wish.partial, ignore_errors=True)
+                _forget_helpers(wish)
                 with contextlib.suppress(OSError):
                     # Only where no other revision lies in it.
                     wish.partial.parent.rmdir()
@@ -163,43 +183,87 @@ def _check_digest(wish: Wish, found: str) -> None:
         )
 
 
-def _convert(wish: Wish) -> dict[str, str]:
+def _convert(wish: Wish, target: Path) -> dict[str, str]:
     """Write the weights and what goes with them; return the SHA-256 of each shard."""
     _check_kind(wish)
     conversion = checkpoint_convert.prepared(wish.source, wish.format, wish.dtype)
-    files, copied = files_of(conversion.source), [path.name for path in conversion.copied]
+    files = files_of(conversion.source)
     same_bytes = all(shard.head is not None for shard in conversion.shards)
     conversion.source.close()
     _claim(wish, conversion.size_bytes)
     if not files:
         _check_digest(wish, checkpoint_directory.digest(wish.source))
-    job = {
+    # Where files keep their bytes, the hashes of what is written are the source's.
+    job = _job(wish, target, hash_source=bool(files) and not same_bytes)
+    done = _carried_out(wish, "checkpoint_convert", checkpoint_convert.NEEDS, job)
+    hashes: dict[str, str] = done["shards"]
+    if files:
+        copied = {path.name: sha256_of_file(target / path.name) for path in conversion.copied}
+        _check_read(wish, {**(hashes if same_bytes else done["source"]), **copied})
+    return hashes
+
+
+def _quantise(wish: Wish, wanted: Quantise) -> tuple[dict[str, str], dict[str, Any]]:
+    """Write the weights quantised; return the SHA-256 of each shard, and what the manifest says of it.
+
+    The source is read and rounded in one pass where it is such that its likelihood can be asked of it as it is. Else it is written in full
+    precision first, beside the model, and removed at the end.
+    """
+    _check_kind(wish)
+    conversion = checkpoint_convert.prepared(wish.source, wish.format, wish.dtype)
+    try:
+        changed, made = quantise_convert.quantised(conversion, wanted.method, wanted.group)
+        as_it_is = all(shard.head is not None for shard in conversion.shards) and not conversion.made
+        direct = as_it_is or (wish.format == "gguf" and wanted.method != AWQ)
+    finally:
+        conversion.source.close()
+    rounded_bytes = changed.size_bytes * (2 if wanted.method == AWQ else 1)
+    _claim(wish, rounded_bytes + (0 if direct else conversion.size_bytes))
+    if not direct:
+        wish.full.mkdir(mode=0o755, exist_ok=True)
+        _convert(wish, wish.full)
+        _readable(wish.full)
+    elif wanted.method == AWQ:
+        _check_digest(wish, checkpoint_directory.digest(wish.source))
+    job = _job(wish, wish.partial, hash_source=direct and wanted.method != AWQ)
+    if not direct:
+        job.update(source=str(wish.full), format="safetensors")
+    if wanted.method == AWQ:
+        shutil.rmtree(wish.rounded, ignore_errors=True)
+        run_awq(wanted, Path(job["source"]), wish.rounded, made)
+        job["by_another"] = str(wish.rounded)
+    job.update(method=wanted.method, group=wanted.group)
+    done = _carried_out(wish, "quantise_convert", quantise_convert.NEEDS, job)
+    if job["hash_source"]:
+        _check_read(wish, done["source"])
+    return done["shards"], done["quantised"]
+
+
+def _job(wish: Wish, target: Path, *, hash_source: bool) -> dict[str, Any]:
+    return {
         "source": str(wish.source),
-        "target": str(wish.partial),
+        "target": str(target),
         "format": wish.format,
         "dtype": wish.dtype,
         "source_key": wish.revision,
-        # Where files keep their bytes, the hashes of what is written are the source's.
-        "hash_source": bool(files) and not same_bytes,
+        "hash_source": hash_source,
     }
-    done = run_worker(
-        wish.engine_python,
-        "checkpoint_convert",
-        checkpoint_convert.NEEDS,
-        json.dumps(job),
-        timeout=wish.timeout_seconds,
-        unprivileged=False,
-    )
-    hashes: dict[str, str] = done.result["shards"]
-    if files:
-        # The source is read once: it was hashed on its way. What does not match is not put in place.
-        known = hashes if same_bytes else done.result["source"]
-        if wish.source.is_dir():
-            known = {**known, **{name: sha256_of_file(wish.partial / name) for name in copied}}
-            _check_digest(wish, checkpoint_directory.digest(wish.source, known))
-        else:
-            _check_digest(wish, known[wish.source.name])
-    return hashes
+
+
+def _carried_out(wish: Wish, worker: str, needs: tuple[str, ...], job: dict[str, Any]) -> dict[str, Any]:
+    timeout = wish.timeout_seconds
+    return run_worker(wish.engine_python, worker, needs, json.dumps(job), timeout=timeout, unprivileged=False).result
+
+
+def _check_read(wish: Wish, known: dict[str, str]) -> None:
+    """The source is read once: it was hashed on its way. What does not match is not put in place."""
+    whole = checkpoint_directory.digest(wish.source, known) if wish.source.is_dir() else known[wish.source.name]
+    _check_digest(wish, whole)
+
+
+def _forget_helpers(wish: Wish) -> None:
+    for path in (wish.full, wish.rounded):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _tensors(directory: Path, shards: Iterable[str]) -> dict[str, tuple[str, TensorSpec]]:
@@ -209,7 +273,8 @@ def _tensors(directory: Path, shards: Iterable[str]) -> dict[str, tuple[str, Ten
 
 def _claim(wish: Wish, wanted: int) -> None:
     # What an interrupted run has finished need not be written again.
-    there = sum(path.stat().st_size for path in wish.partial.iterdir() if path.is_file())
+    made = [path for place in (wish.partial, wish.full) if place.is_dir() for path in place.iterdir()]
+    there = sum(path.stat().st_size for path in made if path.is_file())
     free = free_bytes(str(wish.partial))
     if free + there < wanted + _MARGIN_BYTES:
         raise CheckpointError(
@@ -234,8 +299,13 @@ def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 
 def _reference(wish: Wish) -> dict[str, Any]:
-    """How likely the source finds the known text. Of a directory the copy is asked, whose digest is the source's."""
-    source = wish.source if wish.format == "gguf" else wish.partial
+    """How likely the source finds the known text. Of a directory the copy is asked, whose digest is the source's.
+
+    Of a model that is quantised it is the source itself, or its copy in full precision.
+    """
+    source = wish.source
+    if wish.format != "gguf":
+        source = wish.partial if wish.quantise is None else wish.full if wish.full.is_dir() else wish.source
     _readable(wish.partial)
     architecture = checkpoint_directory.read_json(wish.partial, "config.json")["architectures"][0]
     worker, needs = REFERENCE_WORKERS.get(architecture, ("likelihood_reference", ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,25 +86,26 @@ def _checked(directory: Path, conversion: Conversion, made: Plan) -> TensorSourc
 
 
 def convert(job: dict[str, Any]) -> dict[str, Any]:
-    """Carry out a job (source, target, format, dtype, source_key, method, group, by_another); return hashes and what the manifest says."""
+    """Carry out a job (as for checkpoint_convert, and method, group, by_another); what is said of it goes into the manifest."""
     target, shard_bytes = Path(job["target"]), job.get("shard_bytes", DEFAULT_SHARD_BYTES)
     conversion = prepared(Path(job["source"]), job["format"], job["dtype"], shard_bytes)
     try:
         by_another = Path(job["by_another"]) if job.get("by_another") else None
         changed, made = quantised(conversion, job["method"], job["group"], by_another, shard_bytes)
-        hashes = write(changed, target, job["source_key"]).shards
+        done = write(changed, target, job["source_key"], hash_source=bool(job.get("hash_source")))
         told = {
             "method": job["method"],
             "bits": made.scheme.bits,
             "group": made.scheme.group,
             "weights": len(made.quantised),
             "left_out": dict(sorted(made.left_out.items())),
+            "parameters": sum(math.prod(spec.shape) for spec in conversion.source.specs()),
             "source_weight_bytes": sum(spec.size_bytes for spec in conversion.source.specs()),
             "weight_bytes": sum(spec.size_bytes for shard in changed.shards for spec in shard.tensors),
             "rounding_error": None,
         }
         if by_another is None:
-            result = SafetensorsSource(target, sorted(hashes))
+            result = SafetensorsSource(target, sorted(done.shards))
             try:
                 worst = rounding(conversion.source, result, made)
             finally:
@@ -113,7 +115,7 @@ def convert(job: dict[str, Any]) -> dict[str, Any]:
             changed.source.close()
     finally:
         conversion.source.close()
-    return {"shards": hashes, "quantised": told}
+    return {"shards": done.shards, "source": done.source, "quantised": told}
 
 
 def main(job_text: str) -> int:
