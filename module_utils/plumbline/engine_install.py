@@ -25,11 +25,13 @@ __all__ = [
     "Wish",
     "activate",
     "active_engine",
+    "alone",
     "examine",
     "install",
     "read_marker",
     "run_command",
     "smoke_again",
+    "write_marker",
 ]
 
 Forward = Callable[[str, "dict[str, Any]"], "list[dict[str, Any]]"]
@@ -72,7 +74,7 @@ def install(wish: Wish, run: Run = run_command, forward: Forward = forward_passe
     """Make the engine, whatever lay there before, and return its marker. Nothing half-made stays when it fails."""
     pins = parse_lock(wish.lock_text, wish.lock_name)
     wish.root.mkdir(parents=True, exist_ok=True)
-    with _alone(wish.root):
+    with alone(wish.root):
         discard(wish.path)
         started = time.monotonic()
         try:
@@ -94,7 +96,7 @@ def install(wish: Wish, run: Run = run_command, forward: Forward = forward_passe
                 "smoke": _smoke(wish, run),
                 **_forward(wish, forward, "it was removed again and nothing was switched"),
             }
-            _write_marker(wish, marker)
+            write_marker(wish, marker)
         except BaseException:
             discard(wish.path)
             raise
@@ -103,9 +105,9 @@ def install(wish: Wish, run: Run = run_command, forward: Forward = forward_passe
 
 def smoke_again(wish: Wish, marker: Mapping[str, Any], forward: Forward = forward_passes) -> dict[str, Any]:
     """Repeat the forward pass of an engine that is there, with other options, and return its marker. A failure changes nothing."""
-    with _alone(wish.root):
+    with alone(wish.root):
         found = {**marker, **_forward(wish, forward, "it stays as it was and nothing was switched")}
-        _write_marker(wish, found)
+        write_marker(wish, found)
     return found
 
 
@@ -202,7 +204,8 @@ def _add_metadata(packages: Path, name: str, version: str) -> None:
     (entry / "INSTALLER").write_text("plumbline\n", encoding="utf-8")
 
 
-def _write_marker(wish: Wish, marker: Mapping[str, Any]) -> None:
+def write_marker(wish: Wish, marker: Mapping[str, Any]) -> None:
+    """End an installation: from now on it counts as complete."""
     path = wish.path / MARKER
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     with temporary.open("w", encoding="utf-8") as file:
@@ -213,7 +216,8 @@ def _write_marker(wish: Wish, marker: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
+def alone(root: Path) -> Iterator[None]:
+    """Keep other runs from installing below `root`; raises EngineError where one does."""
     with (root / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

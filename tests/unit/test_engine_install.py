@@ -216,7 +216,7 @@ def test_the_switch_is_one_rename(wish: Wish) -> None:
 
 def test_two_runs_at_once(wish: Wish) -> None:
     wish.root.mkdir()
-    with engine_install._alone(wish.root), pytest.raises(EngineError, match="Another run"):
+    with engine_install.alone(wish.root), pytest.raises(EngineError, match="Another run"):
         install(wish, Machine(wish))
 
 
