@@ -9,9 +9,9 @@ from vllm.config import CompilationConfig
 from vllm.utils.torch_utils import direct_register_custom_op
 
 try:  # 0.32 and newer
-    from vllm.model_executor.layers.fused_moe import FusedMoEFactory as fused_moe
+    from vllm.model_executor.layers.fused_moe import FusedMoEFactory as fused_moe  # noqa: N813 - a function
 except ImportError:  # 0.26: a function of the same arguments under the name of the former class
-    from vllm.model_executor.layers.fused_moe import FusedMoE as fused_moe
+    from vllm.model_executor.layers.fused_moe import FusedMoE as fused_moe  # noqa: N813
 
 try:  # newer: an op that reads the step's metadata is a break in graphs that are captured without torch.compile
     from vllm.compilation.breakable_cudagraph import eager_break_during_capture

@@ -10,6 +10,7 @@ last token: A0 x[t-1] and B0 y1[t-1], which hold exactly what x[t-1] and y1[t-1]
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,11 +18,10 @@ from torch import Tensor
 
 try:
     import triton
-    import triton.language as tl
 
-    HAS_TRITON = True
+    from plumbline_yuan import triton_kernels
 except ImportError:  # a CPU engine
-    HAS_TRITON = False
+    triton = None
 
 
 @dataclass
@@ -43,8 +43,14 @@ class Rows:
     @classmethod
     def nothing(cls, device: torch.device) -> Rows:
         """No sequence at all: vLLM's profiling run."""
-        empty = torch.zeros(1, dtype=torch.int32, device=device)
+        empty = _empty(device)
         return cls(0, 0, empty, empty, empty, empty)
+
+
+@lru_cache
+def _empty(device: torch.device) -> Tensor:
+    """What stands where there are no requests; made once, so that no graph holds a kernel that makes it."""
+    return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 def previous_torch(older: Tensor, state: Tensor | None, rows: Rows, positions: Tensor) -> Tensor:
@@ -115,170 +121,6 @@ def route_torch(projected: Tensor, experts: int, top_k: int, renormalize: bool) 
     return weights, ids.to(torch.int32)
 
 
-if HAS_TRITON:
-    # The counts change from step to step and 1 or a multiple of 16 must not compile another kernel while requests wait.
-    _COUNTS = ["decodes", "prefill_tokens", "slots_d_stride"]
-    _POINTERS = ["slots_d", "slots_p", "ends_p", "first_p", "positions"]
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _previous(  # noqa: PLR0913
-        token,
-        column,
-        inside,
-        taps,
-        taps_stride,
-        state,
-        state_stride,
-        slots_d,
-        slots_d_stride,
-        slots_p,
-        ends_p,
-        first_p,
-        positions,
-        decodes,
-        prefill_tokens,
-    ):
-        # The program of a sequence's first token in this step reads the state and then writes it: no other one touches the slot.
-        is_decode = token < decodes
-        place = token - decodes
-        is_prefill = (place >= 0) & (place < prefill_tokens)
-        request = tl.load(first_p + place, mask=is_prefill, other=-1)
-        starts = is_prefill & (request >= 0)
-        slot = tl.load(slots_d + token * slots_d_stride, mask=is_decode, other=0).to(tl.int64)
-        slot += tl.load(slots_p + request, mask=starts, other=0).to(tl.int64)
-        position = tl.load(positions + token)
-        cell = state + slot * state_stride + column
-        known = (slot > 0) & (position > 0)
-        before = tl.load(cell, mask=inside & known, other=0.0).to(tl.float32)
-        follows = is_prefill & (request < 0)
-        row = taps + (token - 1).to(tl.int64) * taps_stride + column
-        before += tl.load(row, mask=inside & follows, other=0.0).to(tl.float32)
-        last = decodes + tl.load(ends_p + request, mask=starts, other=0) - 1
-        last = tl.where(is_decode, token, last).to(tl.int64)
-        keeps = slot > 0
-        fresh = tl.load(taps + last * taps_stride + column, mask=inside & keeps, other=0.0)
-        tl.store(cell, fresh.to(state.dtype.element_ty), mask=inside & keeps)
-        return before
-
-    @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator]
-    def _shift_add_kernel(  # noqa: PLR0913
-        taps,
-        taps_stride,
-        bias,
-        state,
-        state_stride,
-        slots_d,
-        slots_d_stride,
-        slots_p,
-        ends_p,
-        first_p,
-        positions,
-        decodes,
-        prefill_tokens,
-        out,
-        out_stride,
-        width,
-        HAS_BIAS: tl.constexpr,  # noqa: N803
-        BLOCK: tl.constexpr,  # noqa: N803
-    ):
-        token = tl.program_id(0)
-        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        inside = column < width
-        total = _previous(
-            token, column, inside, taps, taps_stride, state, state_stride, slots_d, slots_d_stride,
-            slots_p, ends_p, first_p, positions, decodes, prefill_tokens,
-        )  # fmt: skip
-        row = token.to(tl.int64)
-        total += tl.load(taps + row * taps_stride + width + column, mask=inside, other=0.0).to(tl.float32)
-        if HAS_BIAS:
-            total += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
-        tl.store(out + row * out_stride + column, total.to(out.dtype.element_ty), mask=inside)
-
-    @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_POINTERS)  # type: ignore[untyped-decorator]
-    def _shift_add_norm_kernel(  # noqa: PLR0913
-        taps,
-        taps_stride,
-        bias,
-        state,
-        state_stride,
-        slots_d,
-        slots_d_stride,
-        slots_p,
-        ends_p,
-        first_p,
-        positions,
-        decodes,
-        prefill_tokens,
-        residual,
-        residual_stride,
-        weight,
-        eps,
-        out,
-        out_stride,
-        width,
-        HAS_BIAS: tl.constexpr,  # noqa: N803
-        BLOCK: tl.constexpr,  # noqa: N803
-    ):
-        token = tl.program_id(0)
-        column = tl.arange(0, BLOCK)
-        inside = column < width
-        total = _previous(
-            token, column, inside, taps, taps_stride, state, state_stride, slots_d, slots_d_stride,
-            slots_p, ends_p, first_p, positions, decodes, prefill_tokens,
-        )  # fmt: skip
-        row = token.to(tl.int64)
-        total += tl.load(taps + row * taps_stride + width + column, mask=inside, other=0.0).to(tl.float32)
-        if HAS_BIAS:
-            total += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
-        total += tl.load(residual + row * residual_stride + column, mask=inside, other=0.0).to(tl.float32)
-        scale = tl.rsqrt(tl.sum(total * total, axis=0) / width + eps)
-        total *= scale * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-        tl.store(out + row * out_stride + column, total.to(out.dtype.element_ty), mask=inside)
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _route_kernel(  # noqa: PLR0913
-        projected,
-        projected_stride,
-        weights,
-        ids,
-        EXPERTS: tl.constexpr,  # noqa: N803
-        BLOCK: tl.constexpr,  # noqa: N803
-        TOP_K: tl.constexpr,  # noqa: N803
-        RENORMALIZE: tl.constexpr,  # noqa: N803
-    ):
-        token = tl.program_id(0)
-        index = tl.arange(0, BLOCK)
-        real = index < EXPERTS
-        row = projected + token.to(tl.int64) * projected_stride
-        query = tl.load(row + index, mask=real, other=0.0).to(tl.float32)
-        key = tl.load(row + EXPERTS + index, mask=real, other=0.0).to(tl.float32)
-        value = tl.load(row + 2 * EXPERTS + index, mask=real, other=0.0).to(tl.float32)
-        scores = tl.where(real[None, :], query[:, None] * key[None, :], float("-inf"))
-        scores = tl.exp(scores - tl.max(scores, axis=1)[:, None])
-        logits = tl.sum(scores * value[None, :], axis=1) / tl.sum(scores, axis=1)
-        logits = tl.where(real, logits, float("-inf"))
-        # A row that only fills up a CUDA graph may hold anything: not a number must still give an expert that exists.
-        logits = tl.where(real & (logits != logits), 0.0, logits)
-        highest = tl.max(logits, axis=0)
-        total = tl.sum(tl.where(real, tl.exp(logits - highest), 0.0), axis=0)
-        rest = logits
-        chosen = 0.0
-        for _ in tl.static_range(TOP_K):
-            best = tl.max(rest, axis=0)
-            where = tl.min(tl.where(rest == best, index, BLOCK), axis=0)
-            chosen += tl.exp(best - highest)
-            rest = tl.where(index == where, float("-inf"), rest)
-        if RENORMALIZE:
-            total = chosen
-        rest = logits
-        for k in tl.static_range(TOP_K):
-            best = tl.max(rest, axis=0)
-            where = tl.min(tl.where(rest == best, index, BLOCK), axis=0)
-            tl.store(weights + token * TOP_K + k, tl.exp(best - highest) / total)
-            tl.store(ids + token * TOP_K + k, where.to(tl.int32))
-            rest = tl.where(index == where, float("-inf"), rest)
-
-
 def _arguments(taps: Tensor, state: Tensor | None, rows: Rows, positions: Tensor) -> tuple[Any, ...]:
     if state is None:  # the profiling run: the same kernel, compiled for what will come, that meets no sequence
         state, rows = taps, Rows.nothing(taps.device)
@@ -304,7 +146,7 @@ def shift_add(
         return shift_add_torch(taps, width, bias, state, rows, positions)
     out = taps.new_empty(taps.shape[0], width)
     block = min(1024, triton.next_power_of_2(width))
-    _shift_add_kernel[(taps.shape[0], triton.cdiv(width, block))](
+    triton_kernels.shift_add_kernel[(taps.shape[0], triton.cdiv(width, block))](
         taps,
         taps.stride(0),
         bias if bias is not None else taps,
@@ -335,7 +177,7 @@ def shift_add_norm(
         return
     width = residual.shape[-1]
     block = triton.next_power_of_2(width)
-    _shift_add_norm_kernel[(taps.shape[0],)](
+    triton_kernels.shift_add_norm_kernel[(taps.shape[0],)](
         taps,
         taps.stride(0),
         bias if bias is not None else taps,
@@ -361,7 +203,7 @@ def route(projected: Tensor, experts: int, top_k: int, renormalize: bool) -> tup
     weights = projected.new_empty(tokens, top_k, dtype=torch.float32)
     ids = projected.new_empty(tokens, top_k, dtype=torch.int32)
     block = max(2, triton.next_power_of_2(experts))
-    _route_kernel[(tokens,)](
+    triton_kernels.route_kernel[(tokens,)](
         projected,
         projected.stride(0),
         weights,

@@ -43,6 +43,10 @@ class Piece(NamedTuple):
     expert: int | None = None
 
 
+def _no_place(name: str) -> ValueError:
+    return ValueError(f"The checkpoint has a tensor {name} that has no place in this Yuan model.")
+
+
 def regroup_query_key(first: Tensor, second: Tensor, heads: int, dim: int | None) -> tuple[Tensor, Tensor]:
     """Queries and keys from what the checkpoint calls q_proj and k_proj.
 
@@ -82,7 +86,7 @@ class Placement:
                 continue
             match = _LAYER.fullmatch(name)
             if match is None or int(match[1]) >= self.sizes.layers:
-                raise ValueError(f"The checkpoint has a tensor {name} that has no place in this Yuan model.")
+                raise _no_place(name)
             if match[2] == "self_attn.rotary_emb.inv_freq":
                 continue  # computed from the configuration
             for piece in self._layer(name, int(match[1]), match[2], tensor):
@@ -101,8 +105,8 @@ class Placement:
         module, _, suffix = rest.rpartition(".")
         if suffix == "weight" and (shape := self._shape(layer, module)) is not None:
             self._check(name, tensor, shape)
-        if expert := _EXPERT.fullmatch(rest):
-            yield from self._expert(name, prefix, layer, expert, tensor)
+        if module.startswith("mlp."):
+            yield from self._mlp(name, layer, rest, tensor)
         elif module in ("self_attn.q_proj", "self_attn.k_proj") and suffix in _OUTPUTS:
             yield from self._query_key(name, prefix, module, suffix, tensor)
         elif module == "self_attn.v_proj" and suffix in _OUTPUTS:
@@ -117,18 +121,27 @@ class Placement:
             yield Piece(f"{prefix}{rest}", tensor)
         elif module.startswith("self_attn.lf_gate."):
             yield from self._filter(name, prefix, rest.removeprefix("self_attn.lf_gate."), tensor)
-        elif self.sizes.experts and module.startswith("mlp.gate.") and suffix == "weight":
+        else:
+            raise _no_place(name)
+
+    def _mlp(self, name: str, layer: int, rest: str, tensor: Tensor) -> Iterator[Piece]:
+        prefix = f"model.layers.{layer}."
+        module, _, suffix = rest.rpartition(".")
+        if self.sizes.experts:
             which = module.removeprefix("mlp.gate.")
-            if which not in _ROUTER:
-                raise ValueError(f"The checkpoint has a tensor {name} that has no place in this Yuan model.")
-            yield Piece(f"{prefix}mlp.gate.weight", tensor, _ROUTER[which])
-        elif not self.sizes.experts and module in ("mlp.up_proj", "mlp.gate_proj") and suffix in _OUTPUTS:
+            if expert := _EXPERT.fullmatch(rest):
+                yield from self._expert(name, prefix, layer, expert, tensor)
+            elif which in _ROUTER and suffix == "weight":
+                yield Piece(f"{prefix}mlp.gate.weight", tensor, _ROUTER[which])
+            else:
+                raise _no_place(name)
+        elif module in ("mlp.up_proj", "mlp.gate_proj") and suffix in _OUTPUTS:
             # silu is on up_proj: vLLM applies it to the first part.
             yield Piece(f"{prefix}mlp.up_gate_proj.{suffix}", tensor, int(module == "mlp.gate_proj"))
-        elif not self.sizes.experts and module == "mlp.down_proj" and suffix in _OUTPUTS:
+        elif module == "mlp.down_proj" and suffix in _OUTPUTS:
             yield Piece(f"{prefix}{rest}", tensor)
         else:
-            raise ValueError(f"The checkpoint has a tensor {name} that has no place in this Yuan model.")
+            raise _no_place(name)
 
     def _shape(self, layer: int, module: str) -> tuple[int, ...] | None:
         """The shape of an unquantised Linear's weight."""
@@ -173,7 +186,7 @@ class Placement:
         if self.sizes.filter_bias:
             shapes |= {"conv1.bias": (hidden // 2,), "conv2.bias": (hidden,)}
         if rest not in shapes:
-            raise ValueError(f"The checkpoint has a tensor {name} that has no place in this Yuan model.")
+            raise _no_place(name)
         self._check(name, tensor, shapes[rest])
         place = f"{prefix}self_attn.local_filter"
         if rest == "conv1.weight":
@@ -182,24 +195,20 @@ class Placement:
         elif rest == "conv2.weight":
             yield Piece(f"{place}.conv2.weight", torch.cat((tensor[:, :, 0, 0], tensor[:, :, 1, 0])))
         else:
-            yield Piece(
-                f"{place}.{ {'conv1.bias': 'conv1_bias', 'conv2.bias': 'conv2_bias'}.get(rest, 'norm_weight') }", tensor
-            )
+            names = {"conv1.bias": "conv1_bias", "conv2.bias": "conv2_bias", "output_layernorm.weight": "norm_weight"}
+            yield Piece(f"{place}.{names[rest]}", tensor)
 
     def _expert(self, name: str, prefix: str, layer: int, match: re.Match[str], tensor: Tensor) -> Iterator[Piece]:
         expert, which, suffix = int(match[1]), match[2], match[3]
         if not self.sizes.experts or expert >= self.sizes.experts[layer] or suffix not in _OUTPUTS:
-            raise ValueError(f"The checkpoint has a tensor {name} that has no place in this Yuan model.")
+            raise _no_place(name)
         place = f"{prefix}mlp.experts.routed_experts."
         if which == "w2":
             yield Piece(f"{place}w2_{suffix}", tensor, "w2", expert)
             return
         dim = _OUTPUTS[suffix]
-        if dim is None or tensor.numel() == 1:
-            halves = (tensor, tensor)
-        else:
-            # The first half goes through silu, as vLLM's w1; the second is the linear branch, its w3.
-            halves = tuple(tensor.chunk(2, dim=dim))  # type: ignore[assignment]
+        # The first half goes through silu, as vLLM's w1; the second is the linear branch, its w3.
+        halves = [tensor] * 2 if dim is None or tensor.numel() == 1 else list(tensor.chunk(2, dim=dim))
         for shard, half in zip(("w1", "w3"), halves):
             yield Piece(f"{place}w13_{suffix}", half, shard, expert)
 
@@ -253,8 +262,7 @@ def load(model: nn.Module, sizes: YuanSizes, weights: Iterable[tuple[str, Tensor
             if seen_tied is not None:
                 _check_tied(parameters[embedding], piece.tensor, name, seen_tied)
                 continue
-            seen_tied, piece = name, piece._replace(parameter=embedding)
-            target = embedding
+            seen_tied, target = name, embedding
         if target not in parameters:
             raise ValueError(
                 f"The checkpoint has a tensor {name}, for which the model has no parameter {target}: "

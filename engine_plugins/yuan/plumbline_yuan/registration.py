@@ -29,7 +29,8 @@ class YuanConfigParser(vllm_configs.HFConfigParser):
             values = {}
         if not values.get("model_type") and values.get("architectures") == [ARCHITECTURE]:
             return values, YuanConfig.from_dict(values, name_or_path=str(model))
-        return super().parse(model, *args, **kwargs)
+        parsed: tuple[dict[str, Any], PretrainedConfig] = super().parse(model, *args, **kwargs)
+        return parsed
 
 
 def register_all() -> None:
