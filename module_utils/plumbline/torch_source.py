@@ -163,7 +163,9 @@ class TorchFile:
                 )
             if entry.filename in records:
                 raise CheckpointError(f"{self.name} holds the record {entry.filename[:80]} twice: do not use it.")
-            head = os.pread(self.descriptor, _LOCAL_HEADER.size, entry.header_offset)
+            # A directory that lies may point before the file.
+            within = 0 <= entry.header_offset < size
+            head = os.pread(self.descriptor, _LOCAL_HEADER.size, entry.header_offset) if within else b""
             signature, name_bytes, extra_bytes = (
                 _LOCAL_HEADER.unpack(head) if len(head) == _LOCAL_HEADER.size else (b"", 0, 0)
             )

@@ -10,6 +10,7 @@ import zipfile
 from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.torc
     TorchFile,
     tensors_in,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.unit import torch_support as support
 
@@ -380,3 +383,33 @@ def test_pickles_of_python_itself_are_understood() -> None:
         assert found["b"] == value["b"]
         assert found["c"] == {"x": 1}
         assert sorted(found["d"]) == [1, 2]
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_a_damaged_pickle_is_read_or_refused(data: st.DataObject) -> None:
+    """Whatever is in it: no other exception, and it ends."""
+    views, _ = support.views_of(arrays())
+    whole = bytearray(support.pickled(support.mapping({label: support.tensor(view) for label, view in views.items()})))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(whole) - 1))
+        whole[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    with suppress(CheckpointError):
+        torch_pickle.load(bytes(whole), "x")
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_damaged_file_is_read_or_refused(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.getbasetemp()
+    path = support.save(directory / "fuzzed.bin", {"w": np.arange(8, dtype="<f4"), "v": np.arange(3)})
+    whole = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(whole) - 1))
+        whole[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))] if data.draw(st.booleans()) else whole)
+    with suppress(CheckpointError):
+        source = TorchBinSource(directory, [path.name])
+        for spec in source.specs():
+            source.read(spec.name, 0, rows_of(spec)[0])
+        source.close()
