@@ -70,6 +70,50 @@ options:
     description: Limit for each step, in seconds.
     type: int
     default: 3600
+  quantise:
+    description: How its weights are quantised. Left out, they are not.
+    type: dict
+    suboptions:
+      method:
+        description:
+          - V(rtn-w4a16) and V(rtn-w8a16) round to the nearest while the weights are streamed. V(awq-w4a16) lets llmcompressor scale them
+            first, which loads the model and takes hours for a large one.
+        type: str
+        choices: [rtn-w4a16, rtn-w8a16, awq-w4a16]
+        required: true
+      group_size:
+        description: Inputs that share a scale.
+        type: int
+        choices: [32, 64, 128]
+        default: 128
+      calibration_file:
+        description: Text for V(awq-w4a16), on the target; plain, or JSON lines with a field C(text) (C(.jsonl)).
+        type: str
+        default: ""
+      calibration_sha256:
+        description: Its SHA-256.
+        type: str
+        default: ""
+      samples:
+        description: Pieces of that text.
+        type: int
+        default: 64
+      length:
+        description: Tokens of a piece.
+        type: int
+        default: 512
+      grid:
+        description: Strengths of the scaling that are tried for each weight.
+        type: int
+        default: 20
+      python:
+        description: Python of the quantiser's environment, made by M(plumbline.plumbline.model_quantiser).
+        type: str
+        default: ""
+      timeout_seconds:
+        description: Limit for V(awq-w4a16), in seconds.
+        type: int
+        default: 14400
 attributes:
   check_mode:
     description: Says whether a model would be made, and checks one that is in place.
@@ -145,6 +189,19 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.chec
     installed,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engine_fitness import free_bytes
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.quantise_wish import Quantise
+
+_QUANTISE = {
+    "method": {"type": "str", "choices": ["rtn-w4a16", "rtn-w8a16", "awq-w4a16"], "required": True},
+    "group_size": {"type": "int", "choices": [32, 64, 128], "default": 128},
+    "calibration_file": {"type": "str", "default": ""},
+    "calibration_sha256": {"type": "str", "default": ""},
+    "samples": {"type": "int", "default": 64},
+    "length": {"type": "int", "default": 512},
+    "grid": {"type": "int", "default": 20},
+    "python": {"type": "str", "default": ""},
+    "timeout_seconds": {"type": "int", "default": 14400},
+}
 
 
 def _finish(module: AnsibleModule, remove: bool, source: Path) -> None:
@@ -171,14 +228,18 @@ def main() -> None:
             "text": {"type": "str", "required": True},
             "engine_python": {"type": "path", "required": True},
             "timeout_seconds": {"type": "int", "default": 3600},
+            "quantise": {"type": "dict", "options": _QUANTISE},
         },
         supports_check_mode=True,
     )
     given = dict(module.params)
     required, remove = given.pop("source_required"), given.pop("remove_source")
     given.update(root=Path(given["root"]), source=Path(given["source"]))
+    quantise = given.pop("quantise")
     try:
-        wish = Wish(**given)
+        if quantise:
+            quantise["group"] = quantise.pop("group_size")
+        wish = Wish(**given, quantise=Quantise(**quantise) if quantise else None)
         found = installed(wish)
         missing = found is None and not wish.source.exists()
         if missing and required and not module.check_mode:

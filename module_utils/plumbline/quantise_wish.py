@@ -22,8 +22,8 @@ class Quantise:
 
     method: str
     group: int
-    calibration: str = ""
-    calibration_name: str = ""
+    calibration_file: str = ""
+    calibration_sha256: str = ""
     samples: int = 64
     length: int = 512
     grid: int = 20
@@ -33,13 +33,7 @@ class Quantise:
     def __post_init__(self) -> None:
         """Refuse what cannot be quantised so, before anything is read."""
         scheme(self.method, self.group)
-        if self.method != AWQ:
-            return
-        if not self.python:
-            raise CheckpointError(
-                "AWQ needs the quantiser's own environment: expected its Python, found none; run the whole stage model."
-            )
-        if not self.calibration.strip():
+        if self.method == AWQ and not self.calibration_file:
             raise CheckpointError(
                 "AWQ needs text to calibrate on: set model_quantise_calibration_file to a file on the controller with text like the "
                 f"model's work, {self.samples} pieces of {self.length} tokens (about {self.samples * self.length * 4 // 1000} kB)."
@@ -50,8 +44,7 @@ class Quantise:
         """What the result depends on; part of a model's revision."""
         if self.method != AWQ:
             return [self.method, self.group]
-        text = hashlib.sha256(self.calibration.encode()).hexdigest()
-        return [self.method, self.group, text, self.samples, self.length, self.grid]
+        return [self.method, self.group, self.calibration_sha256, self.samples, self.length, self.grid]
 
 
 def run_awq(wish: Quantise, source: Path, target: Path, made: Plan) -> None:
@@ -59,7 +52,7 @@ def run_awq(wish: Quantise, source: Path, target: Path, made: Plan) -> None:
     job = {
         "source": str(source),
         "target": str(target),
-        "text": quantise_awq.text_of(wish.calibration, wish.calibration_name),
+        "text": quantise_awq.text_of(_calibration(wish), wish.calibration_file),
         "samples": wish.samples,
         "length": wish.length,
         "bits": made.scheme.bits,
@@ -67,6 +60,10 @@ def run_awq(wish: Quantise, source: Path, target: Path, made: Plan) -> None:
         "grid": wish.grid,
         "ignore": made.ignore,
     }
+    if not wish.python:
+        raise CheckpointError(
+            "AWQ needs the quantiser's own environment: expected its Python, found none; run the whole stage model."
+        )
     run_worker(
         wish.python,
         "quantise_awq",
@@ -75,3 +72,20 @@ def run_awq(wish: Quantise, source: Path, target: Path, made: Plan) -> None:
         timeout=wish.timeout_seconds,
         unprivileged=False,
     )
+
+
+def _calibration(wish: Quantise) -> str:
+    try:
+        content = Path(wish.calibration_file).read_bytes()
+        text = content.decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"The calibration file {wish.calibration_file}: expected text in UTF-8, it cannot be read ({error}); name another one."
+        ) from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != wish.calibration_sha256:
+        raise CheckpointError(
+            f"The calibration file {wish.calibration_file}: expected the SHA-256 {wish.calibration_sha256}, found {found}; "
+            "it changed meanwhile: run again."
+        )
+    return text
