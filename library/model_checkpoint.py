@@ -181,7 +181,10 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 # Carried to the node because they are named here; they run in the engine's Python.
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import likelihood_reference  # noqa: F401
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import (  # noqa: F401
+    likelihood_reference,
+    likelihood_yuan,
+)
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_errors import CheckpointError
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_store import (
     Wish,

@@ -33,7 +33,7 @@ from .worker import run_worker
 CONVERTER = 1
 REFERENCE = "reference.json"
 # Architectures that transformers does not know: the worker that tells how likely their source finds a text, and the modules it needs.
-REFERENCE_WORKERS: dict[str, tuple[str, tuple[str, ...]]] = {}
+REFERENCE_WORKERS: dict[str, tuple[str, tuple[str, ...]]] = {"YuanForCausalLM": ("likelihood_yuan", ())}
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 _MARGIN_BYTES = 64 << 20
