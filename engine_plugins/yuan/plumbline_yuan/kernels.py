@@ -121,7 +121,8 @@ def route_torch(projected: Tensor, experts: int, top_k: int, renormalize: bool) 
     return weights, ids.to(torch.int32)
 
 
-def _arguments(taps: Tensor, state: Tensor | None, rows: Rows, positions: Tensor) -> tuple[Any, ...]:
+def launch_arguments(taps: Tensor, state: Tensor | None, rows: Rows, positions: Tensor) -> tuple[Any, ...]:
+    """The state, the rows and the positions as the Triton kernels take them."""
     if state is None:  # the profiling run: the same kernel, compiled for what will come, that meets no sequence
         state, rows = taps, Rows.nothing(taps.device)
     return (
@@ -150,7 +151,7 @@ def shift_add(
         taps,
         taps.stride(0),
         bias if bias is not None else taps,
-        *_arguments(taps, state, rows, positions),
+        *launch_arguments(taps, state, rows, positions),
         out,
         out.stride(0),
         width,
@@ -181,7 +182,7 @@ def shift_add_norm(
         taps,
         taps.stride(0),
         bias if bias is not None else taps,
-        *_arguments(taps, state, rows, positions),
+        *launch_arguments(taps, state, rows, positions),
         residual,
         residual.stride(0),
         weight,

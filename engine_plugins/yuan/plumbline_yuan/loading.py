@@ -154,8 +154,9 @@ class Placement:
         }
         if size.experts:
             shapes |= {f"mlp.gate.{name}": (size.experts[layer], size.hidden) for name in _ROUTER}
-            if module.startswith("mlp.experts."):
-                return (2 * size.width, size.hidden) if module.endswith(".w1") else (size.hidden, size.width)
+            for expert in range(size.experts[layer]) if module.startswith("mlp.experts.") else ():
+                shapes[f"mlp.experts.{expert}.w1"] = (2 * size.width, size.hidden)
+                shapes[f"mlp.experts.{expert}.w2"] = (size.hidden, size.width)
         else:
             shapes |= {f"mlp.{name}": (size.width, size.hidden) for name in ("up_proj", "gate_proj")}
             shapes["mlp.down_proj"] = (size.hidden, size.width)
