@@ -20,7 +20,8 @@ options:
   source:
     description:
       - V(https://HOST/DIR/), V(https://HOST/NAME.gguf), V(s3://BUCKET/PREFIX) or V(hf://ORG/NAME@COMMIT).
-      - V(hf://ORG/NAME@COMMIT/NAME.gguf) is one file of it. A commit of the hub is 40 hex digits. A branch may name other bytes tomorrow and is refused.
+      - V(hf://ORG/NAME@COMMIT/NAME.gguf) is one file of it. A commit of the hub is 40 hex digits. A branch may name other bytes tomorrow
+        and is refused.
     type: str
     required: true
   destination:

@@ -187,6 +187,11 @@ def _shapes(header: GgufHeader, heads: int, key_value_heads: int, key_length: in
 
 def _architecture(header: GgufHeader) -> tuple[str, _Architecture]:
     name = header.metadata.get("general.architecture")
+    if str(name).startswith("yuan2"):
+        raise CheckpointError(
+            f"The GGUF file is a Yuan2.0 ({name}) as only a fork of llama.cpp wrote it, whose order of rows no text describes: expected "
+            "the published weights; take the bf16 checkpoint (pytorch_model*.bin or safetensors), or Megatron's partitions."
+        )
     if name not in _ARCHITECTURES:
         raise CheckpointError(
             f"The GGUF file has the architecture {name!r}, this conversion knows {' and '.join(_ARCHITECTURES)}: "

@@ -28,14 +28,20 @@ class Mirror:
 
     def repository(self, name: str, commit: str, files: dict[str, bytes], large: set[str]) -> None:
         """Hold a repository as the hub does: its description and its files at a commit."""
-        siblings = []
+        siblings, tree = [], []
         for path, content in files.items():
             git = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
             entry: dict[str, Any] = {"rfilename": path, "size": len(content), "blobId": git}
             if path in large:
                 entry["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
             siblings.append(entry)
+            # What the hub's own client asks for.
+            listed: dict[str, Any] = {"type": "file", "path": path, "size": len(content), "oid": git}
+            if path in large:
+                listed["lfs"] = {"oid": entry["lfs"]["sha256"], "size": len(content), "pointerSize": 134}
+            tree.append(listed)
             self.files[f"/{name}/resolve/{commit}/{path}"] = content
+        self.files[f"/api/models/{name}/tree/{commit}"] = json.dumps(tree).encode()
         answer = {"id": name, "sha": commit, "siblings": siblings, "tags": [], "private": False}
         self.files[f"/api/models/{name}/revision/{commit}"] = json.dumps(answer).encode()
 

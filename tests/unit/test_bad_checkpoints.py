@@ -27,7 +27,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline impo
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_errors import CheckpointError
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.worker import Done, run_worker
 
-from tests.unit import yuan_directory
+from tests.unit import gguf_support, yuan_directory
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 COMMAND = "ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_command"
@@ -404,3 +404,13 @@ def test_the_format_of_autogptq_is_refused_with_its_reason(case: Case) -> None:
     )
     with pytest.raises(CheckpointError, match=r"quantised by AutoGPTQ .*take the bf16 checkpoint"):
         checkpoint_convert.prepared(case.source, "safetensors", "float32")
+
+
+@pytest.mark.parametrize("architecture", ["yuan2", "yuan2_moe"])
+def test_a_gguf_file_of_yuan_is_refused_with_its_reason(tmp_path: Path, architecture: str) -> None:
+    metadata = {**gguf_support.metadata(), "general.architecture": architecture}
+    source = gguf_support.write(tmp_path / "yuan.gguf", metadata)
+    status, _, errors = command("convert", "--quiet", source, tmp_path / "served")
+    assert status == 1
+    assert_one_sentence(errors, rf"is a Yuan2\.0 \({architecture}\) .*take the bf16 checkpoint")
+    assert left_in(tmp_path) == ["yuan.gguf"]
