@@ -8,7 +8,7 @@ ANY_PYTHON = $(or $(wildcard .venv/bin/python),$(PYTHON))
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lab lab-down lab-vm lab-vm-down clean distclean packages venv venv-dev test test-e2e test-vm lock
+.PHONY: help demo lab lab-down lab-vm lab-vm-down clean distclean packages venv venv-dev test test-yuan test-e2e test-vm lock
 
 help: ## What there is
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -48,6 +48,9 @@ venv-dev: packages ## The same with what the tests need, from requirements-dev.t
 
 test: venv-dev ## Linters, unit tests, molecule
 	@tests/run.sh
+
+test-yuan: venv-dev ## Tests in the engine's Python: the Yuan plugin in a real vLLM, checkpoints, quantisation
+	@tests/yuan.sh
 
 test-e2e: venv-dev ## The demo end to end, as a test
 	@.venv/bin/python -m pytest --verbose tests/e2e

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,6 +48,37 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
         return Model(directory, YuanReference(config, tensors, torch.float32))
 
     return make
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def quantised(config: dict[str, Any], tensors: Tensors) -> tuple[dict[str, Any], Tensors, Tensors]:
+    """Round every Linear but router, filter and head to four bits in groups of 32: (config, packed tensors, what they stand for)."""
+    packed, dense = {}, {}
+    for name, tensor in tensors.items():
+        if not re.search(r"(q|k|v|o|up|gate|down)_proj\.weight$|experts\.\d+\.w[12]\.weight$", name):
+            packed[name] = dense[name] = tensor
+            continue
+        rows, columns = tensor.shape
+        groups = tensor.reshape(rows, columns // 32, 32)
+        scale = groups.abs().amax(-1, keepdim=True) / 7.5
+        values = (groups / scale).round().clamp(-8, 7)
+        dense[name] = (values * scale).reshape(rows, columns)
+        words = (values.reshape(rows, columns // 8, 8).long() + 8) << (4 * torch.arange(8))
+        module = name.removesuffix(".weight")
+        packed[f"{module}.weight_packed"] = words.sum(-1).to(torch.int32)
+        packed[f"{module}.weight_scale"] = scale.squeeze(-1)
+        packed[f"{module}.weight_shape"] = torch.tensor([rows, columns])
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32, "dynamic": False}
+    told = {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "format": "pack-quantized"}},
+        "ignore": ["lm_head", "re:.*lf_gate.*", r"re:.*mlp\.gate\.(query|key|value)$"],
+    }
+    return {**config, "quantization_config": told}, packed, dense
 
 
 def prompts(*lengths: int, seed: int = 0) -> list[list[int]]:
@@ -145,6 +177,26 @@ def test_prefix_caching(model: Callable[[str], Model], tmp_path: Path, name: str
         model(name), Case({**chunks(256), "enable_prefix_caching": True, "block_size": 32}, batches), tmp_path
     )
     assert answered["metrics"]["vllm:prefix_cache_hits"] > 0
+
+
+@pytest.mark.parametrize("name", ["m32", pytest.param("dense", marks=pytest.mark.long)])
+def test_four_bits(tmp_path: Path, name: str) -> None:
+    # A CPU has no kernels for experts of four bits: the plugin turns the weights back while it loads them.
+    config, packed, dense = quantised(configs.get(name), checkpoints.make_tensors(configs.get(name), seed=1))
+    directory = tmp_path / "model"
+    checkpoints.write_hf_safetensors(directory, config, packed)
+    check(Model(directory, YuanReference(configs.get(name), dense, torch.float32)), Case(chunks(64)), tmp_path)
+
+
+def test_a_missing_tensor_stops_the_engine(tmp_path: Path) -> None:
+    tensors = checkpoints.make_tensors(configs.get("m32"), seed=1)
+    del tensors["model.layers.2.self_attn.lf_gate.conv1.bias"]
+    checkpoints.write_hf_safetensors(tmp_path / "model", configs.get("m32"), tensors)
+    answered = serve(tmp_path / "model", Case(chunks(64), [prompts(3)]), tmp_path)
+    assert re.search(
+        r"leaves 1 of the model's parameters unfilled, .*layers\.2\.self_attn\.local_filter\.conv1_bias",
+        answered["error"],
+    )
 
 
 @pytest.mark.long
