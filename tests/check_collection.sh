@@ -16,3 +16,10 @@ ANSIBLE_COLLECTIONS_PATH="$work/collections" ansible-playbook --syntax-check -i 
 output=$(ANSIBLE_COLLECTIONS_PATH="$work/collections" ansible localhost -m plumbline.plumbline.redfish_bios \
   -a '{"base_url": "https://127.0.0.1:1", "username": "a", "password": "b", "logical": {"turbo": "enabled"}}' 2>&1) || true
 grep -q 'connection refused' <<<"$output" || { echo "the vendors' BIOS mappings are not in the collection: $output" >&2; exit 1; }
+# So do the engine's plugins, which are packed on the controller; without them the name is not found.
+output=$(ANSIBLE_COLLECTIONS_PATH="$work/collections" ansible localhost -m plumbline.plumbline.engine_environment -a "$(cat <<JSON
+{"root": "$work/engines", "kind": "cpu", "version": "0", "python_tag": "cp311", "lock_file": "$work/none", "lock_sha256": "0",
+ "uv_requirement": "", "device": "cpu", "plugins": ["yuan"]}
+JSON
+)" 2>&1) || true
+grep -q 'Expected the lock of the engine' <<<"$output" || { echo "the engine's plugins are not in the collection: $output" >&2; exit 1; }

@@ -10,14 +10,21 @@ from pathlib import Path
 
 from .engine_conda import conda_python
 from .engine_lock import normalised, parse_lock
-from .engine_sources import Sources, from_pip_config, pip_arguments, uv_arguments, uv_environment, with_inventory
+from .engine_sources import (
+    Sources,
+    from_pip_config,
+    pip_arguments,
+    pip_environment,
+    uv_arguments,
+    uv_environment,
+    with_inventory,
+)
 from .engine_wish import EngineError, Run, Wish, discard, last_line
 
 _BOOTSTRAP_TIMEOUT_SECONDS = 300
 # How uv and pip say that torch is in none of the places they were told of.
 _TORCH_MISSING = re.compile(r"there is no version of torch\b|No matching distribution found for torch==")
 _OTHER_HASH = re.compile(r"Hash mismatch|DO NOT MATCH THE HASHES")
-_PIP_ENVIRONMENT = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_ROOT_USER_ACTION": "ignore"}
 _FROM_LOCK = ["--quiet", "--require-hashes", "--no-deps", "--only-binary", ":all:"]
 
 
@@ -107,7 +114,7 @@ def _home(wish: Wish, name: str, base: str, run: Run) -> Path:
 
 
 def _sources(wish: Wish, python: Path, run: Run) -> Sources:
-    listing = run([str(python), "-m", "pip", "config", "list"], _PIP_ENVIRONMENT, 60)
+    listing = run([str(python), "-m", "pip", "config", "list"], pip_environment(""), 60)
     if listing.returncode != 0:
         raise EngineError(
             f"The node's pip configuration cannot be read ({last_line(listing)}): repair it (pip config debug), then run again."
@@ -129,7 +136,7 @@ def _uv(wish: Wish, base: str, run: Run) -> tuple[str, Sources]:
                 *pip_arguments(wish.find_links, wish.index_url, wish.wheelhouse),
                 *["-r", str(requirement)],
             ],
-            _PIP_ENVIRONMENT,
+            pip_environment(wish.wheelhouse),
             _BOOTSTRAP_TIMEOUT_SECONDS,
         )
         if done.returncode != 0:
@@ -174,7 +181,7 @@ def _with_pip(wish: Wish, base: str, run: Run) -> tuple[str, ...]:
     found_there = _distributions(wish)
     told = [str(python), "-m", "pip", "--python", str(wish.python), "install", "--no-compile", *_FROM_LOCK]
     told += [*pip_arguments(wish.find_links, wish.index_url, wish.wheelhouse), "-r", str(_lock_file(wish))]
-    environment = {**_PIP_ENVIRONMENT, "PIP_CACHE_DIR": str(wish.root / ".cache/pip")}
+    environment = {**pip_environment(wish.wheelhouse), "PIP_CACHE_DIR": str(wish.root / ".cache/pip")}
     done = run(told, environment, wish.timeout_seconds)
     if done.returncode != 0 and _asks_for_torch(wish, done, sources):
         done = run([*told, "--extra-index-url", wish.torch_index_url], environment, wish.timeout_seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,8 +117,15 @@ def uv_environment(sources: Sources, cache_dir: str) -> dict[str, str]:
 def pip_arguments(find_links: list[str], index_url: str, wheelhouse: str) -> list[str]:
     """The inventory's wishes as options of pip, which reads the node's own configuration itself."""
     if wheelhouse:
-        return ["--no-index", "--find-links", wheelhouse]
+        # Find-links of the environment would be asked beside those given here.
+        return ["--isolated", "--no-index", "--find-links", wheelhouse]
     arguments = []
     for link in find_links:
         arguments += ["--find-links", link]
     return [*arguments, "--index-url", index_url] if index_url else arguments
+
+
+def pip_environment(wheelhouse: str) -> dict[str, str]:
+    """Environment variables for pip; with a wheelhouse the node's own configuration does not count."""
+    quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+    return {**quiet, "PIP_CONFIG_FILE": os.devnull} if wheelhouse else quiet

@@ -8,6 +8,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engi
     Sources,
     from_pip_config,
     pip_arguments,
+    pip_environment,
     uv_arguments,
     uv_environment,
     with_inventory,
@@ -59,7 +60,11 @@ def test_a_wheelhouse_means_nothing_but_it(tmp_path: Path) -> None:
     )
     merged = with_inventory(node, ["/b"], "https://ours.example.invalid", str(tmp_path))
     assert uv_arguments(merged, "https://torch.example.invalid") == ["--no-index", "--find-links", str(tmp_path)]
+    # pip would add the find-links of the node's configuration and environment to the given ones.
+    assert pip_environment(str(tmp_path))["PIP_CONFIG_FILE"] == "/dev/null"
+    assert "PIP_CONFIG_FILE" not in pip_environment("")
     assert pip_arguments(["/b"], "https://ours.example.invalid", str(tmp_path)) == [
+        "--isolated",
         "--no-index",
         "--find-links",
         str(tmp_path),
