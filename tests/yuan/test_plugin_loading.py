@@ -235,3 +235,12 @@ def test_one_scale_for_a_tensor_cannot_follow_queries_and_keys() -> None:
     place = loading.Placement(sizes, merged_values=False)
     with pytest.raises(ValueError, match="one per row"):
         list(place.pieces([("model.layers.0.self_attn.q_proj.weight_scale", torch.ones(1))]))
+
+
+def test_an_order_of_groups_without_a_parameter_must_be_the_usual_one() -> None:
+    sizes, tensors = made("m32")
+    name = "model.layers.0.mlp.experts.0.w2.g_idx"
+    usual = torch.arange(sizes.width) // 32
+    loading.load(Recorder(sizes), sizes, {**tensors, name: usual}.items(), merged_values=True)
+    with pytest.raises(ValueError, match="its quantisation is not the one that config.json describes"):
+        loading.load(Recorder(sizes), sizes, {**tensors, name: usual.flip(0)}.items(), merged_values=True)

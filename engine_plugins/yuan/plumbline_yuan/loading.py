@@ -265,6 +265,8 @@ def load(model: nn.Module, sizes: YuanSizes, weights: Iterable[tuple[str, Tensor
                 continue
             seen_tied, target = name, embedding
         if target not in parameters:
+            if _is_needless(piece):
+                continue
             raise ValueError(
                 f"The checkpoint has a tensor {name}, for which the model has no parameter {target}: "
                 "its quantisation is not the one that config.json describes."
@@ -283,6 +285,16 @@ def load(model: nn.Module, sizes: YuanSizes, weights: Iterable[tuple[str, Tensor
             f"(missing: {sorted(map(str, missing[left[0]]))[:3]}): a tensor is missing from it."
         )
     return set(parameters)
+
+
+def _is_needless(piece: Piece) -> bool:
+    """Whether a layer without such a parameter loses nothing: the shape before packing, or an order of groups that is the usual one.
+
+    Newer versions of vLLM have no parameter for either where they need none.
+    """
+    if piece.parameter.endswith("weight_shape"):
+        return True
+    return piece.parameter.endswith("g_idx") and bool((piece.tensor.diff() >= 0).all())
 
 
 def _check_tied(parameter: nn.Parameter, tensor: Tensor, name: str, before: str) -> None:
