@@ -244,3 +244,9 @@ def test_an_order_of_groups_without_a_parameter_must_be_the_usual_one() -> None:
     loading.load(Recorder(sizes), sizes, {**tensors, name: usual}.items(), merged_values=True)
     with pytest.raises(ValueError, match="its quantisation is not the one that"):
         loading.load(Recorder(sizes), sizes, {**tensors, name: usual.flip(0)}.items(), merged_values=True)
+
+
+def test_figures_of_the_cache_are_vllm_s_own() -> None:
+    sizes, _ = made("m32")
+    names = [f"model.layers.0.self_attn.attn.{name}" for name in ("k_scale", "k_zero_point", "q_scale")]
+    assert loading.expected(sizes, [*names, "model.norm.weight"], True) == {"model.norm.weight": {None}}

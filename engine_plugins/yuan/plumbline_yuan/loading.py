@@ -30,8 +30,9 @@ _OUTPUTS = {
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(w1|w2)\.(\w+)")
 _ROUTER = {"query": 0, "key": 1, "value": 2}
-# Filled by vLLM itself where a quantised layer has them and the checkpoint does not say otherwise.
-_OPTIONAL = re.compile(r"(g_idx|g_idx_sort_indices|\.[qkv]_scale|\.prob_scale|input_scale|a_scale)$")
+# Made by vLLM where a layer is quantised, and filled by it where the checkpoint says nothing: the order of groups, figures of the
+# activations and of the cache of keys and values (whose layer has nothing else to load).
+_OPTIONAL = re.compile(r"(\.self_attn\.attn\..*|g_idx|g_idx_sort_indices|input_scale|a_scale)$")
 
 
 class Piece(NamedTuple):
