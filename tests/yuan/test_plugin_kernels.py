@@ -172,3 +172,19 @@ def test_triton_s_router_is_pytorch_s() -> None:
         torch.testing.assert_close(share[:4], expected[0])
         assert torch.equal(chosen[:4], expected[1])
         assert all(0 <= int(expert) < experts for expert in chosen[4])
+
+
+@pytest.mark.parametrize(("hidden", "width", "tokens"), [(16, 24, 1), (40, 12, 3)])
+def test_triton_s_experts_are_the_reference_s(hidden: int, width: int, tokens: int) -> None:
+    pytest.importorskip("triton", reason="the CPU engine has no Triton")
+    experts, top_k = 5, 2
+    x, w13, w2 = draw(tokens, hidden), draw(experts, 2 * width, hidden), draw(experts, hidden, width)
+    weights = torch.rand(tokens, top_k, generator=torch.Generator().manual_seed(3))
+    ids = torch.tensor([[3, 0], [1, 4], [4, 3]], dtype=torch.int32)[:tokens]
+    expected = torch.stack(
+        [
+            sum(weights[t, k] * model.expert_mlp(x[t : t + 1], w13[ids[t, k]], w2[ids[t, k]])[0] for k in range(top_k))
+            for t in range(tokens)
+        ]
+    )
+    torch.testing.assert_close(kernels.few_experts(x, w13, w2, weights, ids), expected, rtol=1e-4, atol=1e-4)

@@ -216,3 +216,40 @@ def route(projected: Tensor, experts: int, top_k: int, renormalize: bool) -> tup
         num_warps=1 if block <= 32 else 4,
     )
     return weights, ids
+
+
+def few_experts(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+    """Experts for a handful of tokens x [T, H], CUDA only: two kernels that read each chosen expert once, row by row.
+
+    w13 [E, 2F, H], w2 [E, H, F], weights and ids [T, top_k]. Matrix kernels are made for many rows; with one to four tokens these
+    are bound by reading the weights alone.
+    """
+    tokens, hidden = x.shape
+    top_k, width = ids.shape[1], w2.shape[2]
+    inner = x.new_empty(tokens * top_k, width)
+    out = torch.empty_like(x)
+    triton_kernels.experts_in_kernel[(tokens * top_k, triton.cdiv(width, 8))](
+        x,
+        x.stride(0),
+        w13,
+        ids,
+        inner,
+        width,
+        HIDDEN=hidden,
+        TOP_K=top_k,
+        ROWS=8,
+        BLOCK=min(512, triton.next_power_of_2(hidden)),
+    )
+    triton_kernels.experts_out_kernel[(tokens, triton.cdiv(hidden, 4))](
+        inner,
+        w2,
+        ids,
+        weights,
+        out,
+        hidden,
+        WIDTH=width,
+        TOP_K=top_k,
+        ROWS=4,
+        BLOCK=min(1024, triton.next_power_of_2(width)),
+    )
+    return out

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.quantization import QuantizationConfig
 from vllm.model_executor.utils import set_weight_attrs
 
 from plumbline_yuan import kernels
 from plumbline_yuan.compat import fused_moe
 from plumbline_yuan.config import YuanSizes
+from plumbline_yuan.settings import few_tokens
 
 
 class Router(nn.Module):
@@ -34,6 +36,29 @@ class Router(nn.Module):
         return nn.functional.linear(z.float(), self.weight.float()), None
 
 
+class FewTokens(RoutedExperts):
+    """vLLM's experts, with kernels of our own for steps of a few tokens where the weights are plain ones on a CUDA device."""
+
+    def forward_modular(self, x: Tensor, topk_weights: Tensor, topk_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Apply the chosen experts to x [T, H]."""
+        if x.is_cuda and 0 < x.shape[0] <= few_tokens() and self._takes(x):
+            return kernels.few_experts(x, self.w13_weight, self.w2_weight, topk_weights, topk_ids)
+        return super().forward_modular(x, topk_weights, topk_ids, *args, **kwargs)
+
+    def _takes(self, x: Tensor) -> bool:
+        """Whether the weights lie as they were loaded, all in this process, and x is of their type."""
+        backend = getattr(self.quant_method, "unquantized_backend", None)
+        return (
+            getattr(backend, "name", "") == "TRITON"
+            and self.expert_map is None
+            and not self.apply_router_weight_on_input
+            and self.w13_weight.dtype == x.dtype
+            and self.w13_weight.is_contiguous()
+            and self.w2_weight.is_contiguous()
+            and self.w13_weight.shape[2] == x.shape[1]
+        )
+
+
 class Experts(nn.Module):
     """The experts of one layer behind the attention router."""
 
@@ -52,6 +77,8 @@ class Experts(nn.Module):
             gate=self.gate,
             router_logits_dtype=torch.float32,
             quant_config=quant_config,
+            # Quantisation looks at the class: there it is vLLM's own.
+            routed_experts_cls=FewTokens if quant_config is None else None,
             prefix=f"{prefix}.experts",
         )
 

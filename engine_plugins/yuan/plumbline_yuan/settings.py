@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 from vllm.config import VllmConfig
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
@@ -13,6 +14,18 @@ from plumbline_yuan.config import YuanSizes
 # "1": turn quantised weights back to full ones while loading; "0": never; "auto" (the default): on a CPU, which has no kernels for
 # experts of four bits.
 DEQUANTISE = "PLUMBLINE_YUAN_DEQUANTISE"
+
+# Steps of up to this many tokens take the plugin's own kernels for unquantised experts; 0: never.
+FEW_TOKENS = "PLUMBLINE_YUAN_FEW_TOKENS"
+
+
+@lru_cache
+def few_tokens() -> int:
+    """See FEW_TOKENS."""
+    wish = os.environ.get(FEW_TOKENS, "4")
+    if not wish.isdecimal():
+        raise ValueError(f"{FEW_TOKENS} is {wish!r}: it must be a number of tokens, 0 or more.")
+    return int(wish)
 
 
 def dequantises(vllm_config: VllmConfig) -> bool:
@@ -32,6 +45,7 @@ class YuanServing(VerifyAndUpdateConfig):
     def verify_and_update_config(vllm_config: VllmConfig) -> None:
         """Raise ValueError, one sentence, for what is not served; name the filter's op where the user lists splitting ops."""
         sizes = YuanSizes.of(vllm_config.model_config.hf_config)
+        few_tokens()
         parallel = vllm_config.parallel_config
         if parallel.pipeline_parallel_size > 1:
             raise ValueError(

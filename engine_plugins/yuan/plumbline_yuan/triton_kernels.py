@@ -174,3 +174,71 @@ def route_kernel(
         tl.store(weights + token * TOP_K + k, tl.exp(best - highest) / total)
         tl.store(ids + token * TOP_K + k, where.to(tl.int32))
         rest = tl.where(index == where, float("-inf"), rest)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def experts_in_kernel(
+    x,
+    x_stride,
+    w13,
+    ids,
+    out,
+    width,
+    HIDDEN: tl.constexpr,  # noqa: N803
+    TOP_K: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+):
+    """Some rows of silu(first half) * second half for one expert of one token. See kernels.few_experts."""
+    visit = tl.program_id(0)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    expert = tl.load(ids + visit).to(tl.int64)
+    token = (visit // TOP_K).to(tl.int64)
+    inside = row < width
+    gate = w13 + expert * 2 * width * HIDDEN + row.to(tl.int64)[:, None] * HIDDEN
+    total_gate = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
+    total_linear = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
+    for start in tl.static_range(0, HIDDEN, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        real = column < HIDDEN
+        both = inside[:, None] & real[None, :]
+        value = tl.load(x + token * x_stride + column, mask=real, other=0.0).to(tl.float32)
+        total_gate += tl.load(gate + column[None, :], mask=both, other=0.0).to(tl.float32) * value[None, :]
+        linear = tl.load(gate + width * HIDDEN + column[None, :], mask=both, other=0.0)
+        total_linear += linear.to(tl.float32) * value[None, :]
+    first = tl.sum(total_gate, axis=1)
+    result = first / (1.0 + tl.exp(-first)) * tl.sum(total_linear, axis=1)
+    tl.store(out + visit.to(tl.int64) * width + row, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def experts_out_kernel(
+    inner,
+    w2,
+    ids,
+    weights,
+    out,
+    hidden,
+    WIDTH: tl.constexpr,  # noqa: N803
+    TOP_K: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+):
+    """Some rows of the weighted sum over the experts of one token. See kernels.few_experts."""
+    token = tl.program_id(0)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    inside = row < hidden
+    result = tl.zeros([ROWS], dtype=tl.float32)
+    for k in tl.static_range(TOP_K):
+        visit = (token * TOP_K + k).to(tl.int64)
+        expert = tl.load(ids + visit).to(tl.int64)
+        place = w2 + expert * hidden * WIDTH + row.to(tl.int64)[:, None] * WIDTH
+        total = tl.zeros([ROWS, BLOCK], dtype=tl.float32)
+        for start in range(0, WIDTH, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            real = column < WIDTH
+            value = tl.load(inner + visit * WIDTH + column, mask=real, other=0.0).to(tl.float32)
+            part = tl.load(place + column[None, :], mask=inside[:, None] & real[None, :], other=0.0)
+            total += part.to(tl.float32) * value[None, :]
+        result += tl.sum(total, axis=1) * tl.load(weights + visit)
+    tl.store(out + token.to(tl.int64) * hidden + row, result.to(out.dtype.element_ty), mask=inside)
