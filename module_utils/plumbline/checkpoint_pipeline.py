@@ -97,9 +97,7 @@ class StreamedFile:
         self._parts: list[_Part] = []
         self._read: list[_Read] = []
         try:
-            # Now, so that a full disk is said now and not after an hour.
-            if size:
-                os.posix_fallocate(self._descriptor, 0, size)
+            _claim(self._descriptor, size)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -228,6 +226,19 @@ def _opened(path: Path) -> tuple[int, bool]:
         if error.errno != errno.EINVAL:
             raise
     return os.open(path, flags, 0o644), False
+
+
+def _claim(descriptor: int, size: int) -> None:
+    """Reserve the space of a file, so that a full disk is said now and not after an hour."""
+    if not size:
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        # Some file systems cannot (NFS before 4.2): there it has its size, and a full disk is said when it is full.
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        os.ftruncate(descriptor, size)
 
 
 def _set_direct(descriptor: int, direct: bool) -> None:

@@ -140,6 +140,21 @@ def test_a_file_system_that_has_only_the_page_cache(
     assert contents(out) == contents(expected)
 
 
+def test_a_file_system_that_claims_no_space(
+    tmp_path: Path, source: TorchBinSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = target(tmp_path, "expected")
+    write_shards(expected, plan(source.specs()), "key", source)
+
+    def refused(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", refused)
+    out = target(tmp_path)
+    write_shards(out, plan(source.specs()), "key", source)
+    assert contents(out) == contents(expected)
+
+
 @pytest.mark.parametrize("wrapper", [lambda source: source, Unplaced])
 def test_the_source_is_hashed_while_it_is_read(tmp_path: Path, source: TorchBinSource, wrapper: Any) -> None:
     wrapped: TensorSource = wrapper(source)
