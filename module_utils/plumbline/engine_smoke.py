@@ -13,6 +13,8 @@ from .checkpoint_errors import CheckpointError
 from .worker import run_worker
 
 _PREFIX = "plumbline-smoke "
+# Places that only the unit's own user may write to.
+_OF_THE_UNIT = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 # Runs in the engine's Python. Importing the server also leaves the compiled bytecode that the service's user may not write.
 SMOKE_SOURCE = (
@@ -85,7 +87,9 @@ def _forward_pass(python: str, job: dict[str, Any], model: str) -> dict[str, Any
     if job["device"] == "cpu":
         # GiB of key/value cache; and nothing is compiled, which would need a compiler even for an eager model.
         environment.update(VLLM_CPU_KVCACHE_SPACE="1", TORCHDYNAMO_DISABLE="1")
-    environment.update({str(name): str(value) for name, value in job["environment"].items()})
+    environment.update(
+        {str(name): str(value) for name, value in job["environment"].items() if name not in _OF_THE_UNIT}
+    )
     try:
         done = run_worker(
             python,

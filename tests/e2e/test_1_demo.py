@@ -14,7 +14,7 @@ from tests.e2e.conftest import CHECKOUT, Lab
 
 pytestmark = pytest.mark.lab
 
-STAGES = ("survey", "firmware", "bios", "kernel", "gpu_driver", "engine", "model", "serving", "accept")
+STAGES = ("survey", "firmware", "bios", "kernel", "gpu_driver", "engine", "model", "tune", "serving", "accept")
 
 
 def newest_run() -> Path:

@@ -137,6 +137,13 @@ def test_an_engine_that_this_machine_cannot_run(lab: Lab) -> None:
     outcome.refused_with("needs the NVIDIA driver", "engine_kind: cpu")
 
 
+def test_an_option_that_the_engine_does_not_know_is_refused_before_anything_serves(lab: Lab) -> None:
+    active = lab.node("readlink /opt/plumbline/engines/current")
+    outcome = lab.playbook("playbooks/engine.yml", *extra(serving_options={"enforce_eager": True, "no_such_option": 3}))
+    outcome.refused_with("unrecognized arguments: --no-such-option", "it stays as it was and nothing was switched")
+    assert lab.node("readlink /opt/plumbline/engines/current") == active
+
+
 def test_an_approval_is_revoked_when_the_rules_become_stricter(lab: Lab, model: str) -> None:
     strict = {"model_information": {"warn": 0.99, "fail": 0.98}}
     try:

@@ -24,7 +24,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.work
 
 JOB: dict[str, Any] = {
     "options": {"dtype": "bfloat16", "max_num_seqs": 16},
-    "environment": {"VLLM_CPU_KVCACHE_SPACE": 2},
+    "environment": {"VLLM_CPU_KVCACHE_SPACE": 2, "VLLM_CACHE_ROOT": "/var/cache/plumbline-serving"},
     "scheme": "",
     "device": "cpu",
     "timeout_seconds": 300,
@@ -226,6 +226,8 @@ def test_a_plugins_model_is_tested_too(monkeypatch: pytest.MonkeyPatch) -> None:
     # The inventory's environment comes last.
     assert told[0][1]["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert told[0][1]["TORCHDYNAMO_DISABLE"] == "1"
+    # Another user's cache is not written to.
+    assert "VLLM_CACHE_ROOT" not in told[0][1]
 
 
 def test_vllms_own_last_words_are_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
