@@ -148,6 +148,10 @@ options:
         description: Layout of the quantised checkpoint that will serve, V(w4a16), V(w8a16), V(awq) or V(gptq). Empty follows the options.
         type: str
         default: ""
+      group_size:
+        description: Inputs of a quantised weight that share a scale.
+        type: int
+        default: 128
       timeout_seconds:
         description: Limit for each tiny model, in seconds.
         type: int
@@ -295,6 +299,7 @@ SPEC = {
             "options": {"type": "dict", "default": {}},
             "environment": {"type": "dict", "default": {}},
             "scheme": {"type": "str", "default": ""},
+            "group_size": {"type": "int", "default": 128},
             "timeout_seconds": {"type": "int", "default": 300},
         },
     },

@@ -72,8 +72,8 @@ def job_digest(job: dict[str, Any]) -> str:
 def forward_passes(python: str, job: dict[str, Any]) -> list[dict[str, Any]]:
     """A few tokens of a tiny model, and of one of each plugin that brings its own, each in a process that ends with all it started.
 
-    `job` holds `options` (those of `vllm serve`), `environment`, `device`, `scheme` (of the checkpoint's quantisation, empty for none) and
-    `timeout_seconds` for each model. Raises SmokeError.
+    `job` holds `options` (those of `vllm serve`), `environment`, `device`, `scheme` (of the checkpoint's quantisation, empty for none),
+    `group_size` and `timeout_seconds` for each model. Raises SmokeError.
     """
     passes = [_forward_pass(python, job, "llama")]
     passes += [_forward_pass(python, job, name) for name in passes[0]["others"]]
@@ -81,7 +81,7 @@ def forward_passes(python: str, job: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _forward_pass(python: str, job: dict[str, Any], model: str) -> dict[str, Any]:
-    told = {"model": model, **{key: job[key] for key in ("options", "scheme", "device")}}
+    told = {"model": model, **{key: job[key] for key in ("options", "scheme", "group_size", "device")}}
     # In one process where one will do: half the time, and what goes wrong is said where it is heard.
     environment = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     if job["device"] == "cpu":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_HIDDEN, _HEAD, _VOCABULARY, _GROUP = 256, 64, 512, 128
+_HIDDEN, _HEAD, _VOCABULARY = 256, 64, 512
 _DTYPES = {"auto": "BF16", "bfloat16": "BF16", "float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}
 _TORCH = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 # The order in which AWQ packs eight 4-bit numbers into a word.
@@ -15,17 +16,26 @@ _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 SCHEMES = ("", "w4a16", "w8a16", "awq", "gptq")
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How the tiny checkpoint is quantised: one of SCHEMES, and how many inputs share a scale."""
+
+    scheme: str = ""
+    group_size: int = 128
+
+
 def write_model(
-    directory: str, dtype: str, scheme: str, tensor_parallel_size: int, pipeline_parallel_size: int
+    directory: str, dtype: str, layout: Layout, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1
 ) -> None:
     """Write config.json and model.safetensors of a model that can be split so many ways.
 
-    `dtype` is vLLM's option; `scheme` one of SCHEMES: w4a16 and w8a16 are compressed-tensors' pack-quantized, awq and gptq the 4-bit
+    `dtype` is vLLM's option. Of the schemes w4a16 and w8a16 are compressed-tensors' pack-quantized, awq and gptq the 4-bit
     layouts of that name. Widths are multiples of what the 4-bit kernels of vLLM take (128 inputs, 64 outputs per part).
     """
     import numpy as np  # noqa: PLC0415 - the engine's
 
     kind = _DTYPES.get(dtype, "BF16")
+    scheme = layout.scheme
     heads, kv_heads, width = 4 * tensor_parallel_size, 2 * tensor_parallel_size, _HIDDEN * tensor_parallel_size
     layers = max(2, pipeline_parallel_size)
     config: dict[str, Any] = {
@@ -48,7 +58,7 @@ def write_model(
         "torch_dtype": _TORCH[kind],
     }
     if scheme:
-        config["quantization_config"] = _quantization_config(scheme)
+        config["quantization_config"] = _quantization_config(layout)
     random = np.random.default_rng(20260101)
     tensors: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
 
@@ -57,7 +67,7 @@ def write_model(
 
     def linear(name: str, outputs: int, inputs: int) -> None:
         if scheme:
-            tensors.update(_quantised(name, (outputs, inputs), scheme, kind, random))
+            tensors.update(_quantised(name, (outputs, inputs), layout, kind, random))
         else:
             plain(f"{name}.weight", random.standard_normal((outputs, inputs), dtype=np.float32) * inputs**-0.5)
 
@@ -85,17 +95,18 @@ def write_model(
 
 
 def _quantised(
-    name: str, shape: tuple[int, int], scheme: str, kind: str, random: Any
+    name: str, shape: tuple[int, int], layout: Layout, kind: str, random: Any
 ) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """The tensors of one quantised layer; the numbers are uniform, so the scale is that of a normal layer over their deviation."""
     import numpy as np  # noqa: PLC0415
 
     outputs, inputs = shape
+    scheme, group = layout.scheme, layout.group_size
     bits = 8 if scheme == "w8a16" else 4
     each = 32 // bits
     values = random.integers(0, 1 << bits, (outputs, inputs), dtype=np.int64)
     deviation = ((1 << bits) ** 2 / 12.0) ** 0.5
-    scales: Any = np.full((outputs, inputs // _GROUP), inputs**-0.5 / deviation, np.float32)
+    scales: Any = np.full((outputs, inputs // group), inputs**-0.5 / deviation, np.float32)
     middle = 1 << (bits - 1)
     if scheme in ("w4a16", "w8a16"):
         return {
@@ -106,19 +117,19 @@ def _quantised(
     # AWQ and GPTQ hold scales as float16, transposed.
     half = ("F16", scales.T.shape, _bytes(np.ascontiguousarray(scales.T), "F16"))
     if scheme == "awq":
-        zeros: Any = np.full((inputs // _GROUP, outputs), middle, np.int64)
+        zeros: Any = np.full((inputs // group, outputs), middle, np.int64)
         return {
             f"{name}.qweight": _words(_packed(values.T, _AWQ_ORDER, bits)),
             f"{name}.qzeros": _words(_packed(zeros, _AWQ_ORDER, bits)),
             f"{name}.scales": half,
         }
     # GPTQ stores each zero point less one.
-    zeros = np.full((inputs // _GROUP, outputs), middle - 1, np.int64)
+    zeros = np.full((inputs // group, outputs), middle - 1, np.int64)
     return {
         f"{name}.qweight": _words(np.ascontiguousarray(_packed(values, range(each), bits).T)),
         f"{name}.qzeros": _words(_packed(zeros, range(each), bits)),
         f"{name}.scales": half,
-        f"{name}.g_idx": ("I32", (inputs,), (np.arange(inputs, dtype=np.int32) // _GROUP).tobytes()),
+        f"{name}.g_idx": ("I32", (inputs,), (np.arange(inputs, dtype=np.int32) // group).tobytes()),
     }
 
 
@@ -138,14 +149,15 @@ def _words(values: Any) -> tuple[str, tuple[int, ...], bytes]:
     return ("I32", values.shape, values.tobytes())
 
 
-def _quantization_config(scheme: str) -> dict[str, Any]:
+def _quantization_config(layout: Layout) -> dict[str, Any]:
+    scheme, group = layout.scheme, layout.group_size
     if scheme == "awq":
-        return {"quant_method": "awq", "bits": 4, "group_size": _GROUP, "zero_point": True, "version": "gemm"}
+        return {"quant_method": "awq", "bits": 4, "group_size": group, "zero_point": True, "version": "gemm"}
     if scheme == "gptq":
         return {
             "quant_method": "gptq",
             "bits": 4,
-            "group_size": _GROUP,
+            "group_size": group,
             "desc_act": False,
             "sym": True,
             "lm_head": False,
@@ -155,7 +167,7 @@ def _quantization_config(scheme: str) -> dict[str, Any]:
         "type": "int",
         "symmetric": True,
         "strategy": "group",
-        "group_size": _GROUP,
+        "group_size": group,
         "dynamic": False,
         "actorder": None,
         "observer": "minmax",

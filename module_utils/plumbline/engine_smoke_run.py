@@ -10,7 +10,7 @@ import tempfile
 import time
 from typing import Any
 
-from .engine_smoke_model import SCHEMES, write_model
+from .engine_smoke_model import SCHEMES, Layout, write_model
 from .worker_result import say
 
 PLUGIN_GROUP = "plumbline.engine_smoke"
@@ -48,13 +48,9 @@ def main(job_text: str) -> int:
         writers = _writers()
         try:
             if job["model"] == "llama":
-                write_model(
-                    directory,
-                    str(arguments.dtype),
-                    scheme,
-                    arguments.tensor_parallel_size,
-                    arguments.pipeline_parallel_size,
-                )
+                layout = Layout(scheme, int(job.get("group_size", 128)))
+                ways = (arguments.tensor_parallel_size, arguments.pipeline_parallel_size)
+                write_model(directory, str(arguments.dtype), layout, *ways)
             else:
                 writers[job["model"]].load()(directory, _plain_options(arguments))
                 if scheme:

@@ -213,6 +213,8 @@ def test_options_that_rest_on_a_later_stage_are_left_out(site: Site) -> None:
             "engine_root": str(site.place / "engines"),
             "engine_python_executable": sys.executable,
             "model_kv_cache_dtype": "fp8",
+            "model_quantise": "rtn-w8a16",
+            "model_quantise_group_size": 64,
             "serving_options": {
                 "max-num-seqs": 16,
                 "chat_template": "{{ model_path }}/chat.jinja",
@@ -224,6 +226,7 @@ def test_options_that_rest_on_a_later_stage_are_left_out(site: Site) -> None:
     )
     assert outcome.status == 0, outcome.output
     assert "'dtype': 'bfloat16', 'kv_cache_dtype': 'fp8', 'enforce_eager': False, 'max_num_seqs': 16}" in outcome.output
+    assert "'scheme': 'w8a16', 'group_size': 64" in outcome.output
     assert "{'VLLM_CPU_OMP_THREADS_BIND': '0-1'}" in outcome.output
     # It compiles on the CPU, so a compiler and Python's headers are installed.
     assert "gcc-c++" in outcome.output

@@ -18,6 +18,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engi
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engine_smoke_model import (
     SCHEMES,
+    Layout,
     write_model,
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.worker import Done
@@ -26,6 +27,7 @@ JOB: dict[str, Any] = {
     "options": {"dtype": "bfloat16", "max_num_seqs": 16},
     "environment": {"VLLM_CPU_KVCACHE_SPACE": 2, "VLLM_CACHE_ROOT": "/var/cache/plumbline-serving"},
     "scheme": "",
+    "group_size": 128,
     "device": "cpu",
     "timeout_seconds": 300,
 }
@@ -45,7 +47,7 @@ def _tensors(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
 
 @pytest.mark.parametrize("ways", [1, 3, 8])
 def test_the_model_can_be_split(tmp_path: Path, ways: int) -> None:
-    write_model(str(tmp_path), "auto", "", ways, ways)
+    write_model(str(tmp_path), "auto", Layout(), ways, ways)
     config = json.loads((tmp_path / "config.json").read_text())
     for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         assert config[key] % ways == 0
@@ -58,7 +60,7 @@ def test_the_model_can_be_split(tmp_path: Path, ways: int) -> None:
 
 @pytest.mark.parametrize(("dtype", "kind", "size"), [("float32", "F32", 4), ("half", "F16", 2), ("auto", "BF16", 2)])
 def test_the_weights_are_of_the_type_that_will_serve(tmp_path: Path, dtype: str, kind: str, size: int) -> None:
-    write_model(str(tmp_path), dtype, "", 1, 1)
+    write_model(str(tmp_path), dtype, Layout())
     stored, shape, content = _tensors(tmp_path / "model.safetensors")["lm_head.weight"]
     assert stored == kind
     assert len(content) == shape[0] * shape[1] * size
@@ -67,7 +69,7 @@ def test_the_weights_are_of_the_type_that_will_serve(tmp_path: Path, dtype: str,
 def test_bfloat16_is_rounded_to_the_nearest(tmp_path: Path) -> None:
     for dtype in ("float32", "bfloat16"):
         (tmp_path / dtype).mkdir()
-        write_model(str(tmp_path / dtype), dtype, "", 1, 1)
+        write_model(str(tmp_path / dtype), dtype, Layout())
     exact = struct.unpack("<64f", _tensors(tmp_path / "float32/model.safetensors")["lm_head.weight"][2][:256])
     halves = _tensors(tmp_path / "bfloat16/model.safetensors")["lm_head.weight"][2][:128]
     rounded = [struct.unpack("<f", b"\0\0" + halves[index : index + 2])[0] for index in range(0, 128, 2)]
@@ -77,7 +79,7 @@ def test_bfloat16_is_rounded_to_the_nearest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme])
 def test_quantised_layers_unpack_to_what_they_should_be(tmp_path: Path, scheme: str) -> None:
-    write_model(str(tmp_path), "bfloat16", scheme, 1, 1)
+    write_model(str(tmp_path), "bfloat16", Layout(scheme))
     config = json.loads((tmp_path / "config.json").read_text())
     tensors = _tensors(tmp_path / "model.safetensors")
     method = config["quantization_config"]["quant_method"]
@@ -99,6 +101,14 @@ def test_quantised_layers_unpack_to_what_they_should_be(tmp_path: Path, scheme: 
         zero = struct.unpack("<I", tensors[f"{name}.qzeros"][2][:4])[0]
         # The middle of the range; GPTQ stores it less one.
         assert zero == (0x88888888 if scheme == "awq" else 0x77777777)
+
+
+def test_the_groups_are_those_that_will_serve(tmp_path: Path) -> None:
+    write_model(str(tmp_path), "float16", Layout("w4a16", 32))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] == 32
+    tensors = _tensors(tmp_path / "model.safetensors")
+    assert tensors["model.layers.0.mlp.down_proj.weight_scale"][:2] == ("F16", [256, 8])
 
 
 def test_options_as_the_unit_writes_them() -> None:
