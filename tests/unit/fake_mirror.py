@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -51,8 +53,8 @@ class Mirror:
 
 
 @contextmanager
-def serve(mirror: Mirror) -> Iterator[Mirror]:
-    """Answer until the end of the block."""
+def serve(mirror: Mirror, certificate: tuple[Path, Path] | None = None) -> Iterator[Mirror]:
+    """Answer until the end of the block; by TLS with a certificate and its key."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -112,9 +114,13 @@ def serve(mirror: Mirror) -> Iterator[Mirror]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
-    mirror.url = f"http://127.0.0.1:{server.server_port}"
+    mirror.url = f"http{'s' if certificate else ''}://127.0.0.1:{server.server_port}"
     try:
         yield mirror
     finally:

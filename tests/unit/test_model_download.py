@@ -6,7 +6,6 @@ import hashlib
 import importlib
 import json
 import os
-import ssl
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +25,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.down
 )
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.model_downloads import download, growing_of
 
+from lab.bmc.tls import generate
 from tests.unit.fake_mirror import Mirror, serve
 
 CONFIG = b'{"model_type": "yuan"}'
@@ -356,19 +356,25 @@ def test_a_bucket(mirror: Mirror, web: Web, tmp_path: Path) -> None:
     assert object_url("https://e/", "b", "a b/c+d") == "https://e/b/a%20b/c%2Bd"
 
 
-def test_an_unknown_certificate(web: Web) -> None:
-    refusal = download_error(ssl.SSLCertVerificationError("x"))
-    assert "model_source_ca_file" in str(refusal)
-    assert not refusal.transient
+def test_the_certificate_of_the_mirror(tmp_path: Path, waits: list[float]) -> None:
+    ca, certificate, key = generate(tmp_path / "tls", ["127.0.0.1"])
+    with serve(Mirror({"/m/config.json": CONFIG}), (certificate, key)) as mirror:
+        one = source(mirror, files={"config.json": FILES["config.json"]}, token="secret")
+        with pytest.raises(
+            DownloadError, match=r"its certificate was not accepted \(.*\); name the CA .* model_source_ca_file"
+        ):
+            download(one, tmp_path / "m", Web(sleep=waits.append))
+        assert waits == []
+        assert not mirror.requests
+        assert download(one, tmp_path / "m", Web(ca_file=str(ca))).changed
+        assert download(one, tmp_path / "n", Web(validate_certs=False)).changed
+        with serve(Mirror({"/x": CONFIG})) as plain:
+            mirror.redirects["/m/config.json"] = f"{plain.url}/x"
+            with pytest.raises(DownloadError, match="not protected by TLS"):
+                download(one, tmp_path / "o", Web(ca_file=str(ca)))
+            assert not plain.requests
     with pytest.raises(DownloadError, match="cannot be read"):
         Web(ca_file="/nonexistent.pem")
-
-
-def download_error(reason: Exception) -> DownloadError:
-    from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import download_web  # noqa: PLC0415
-
-    reason.verify_message = "self-signed certificate"  # type: ignore[attr-defined]
-    return download_web._broken(reason, "https://mirror.example/x")
 
 
 def test_a_server_that_is_not_there(tmp_path: Path, waits: list[float]) -> None:
