@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 PROMPT, ANSWER = 512, 128
-REPEATS = {1: 7, 32: 5, 128: 3}
+REPEATS = {1: 5, 32: 3, 128: 3}
 FULL = {"layers": 24, "hidden": 2048, "experts": 32, "width": 8192, "heads": 16, "head": 256, "vocab": 135040}
 TINY = {"layers": 2, "hidden": 128, "experts": 4, "width": 128, "heads": 2, "head": 64, "vocab": 512}
 

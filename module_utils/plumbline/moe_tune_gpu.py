@@ -6,17 +6,18 @@ CUDA graph as decoding runs it, over routings and weights that change from call 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import triton
+import vllm.model_executor.layers.fused_moe as vllm_moe_package
 import vllm.model_executor.layers.fused_moe.fused_moe as vllm_moe
 from triton.backends.compiler import GPUTarget
-from vllm.model_executor.layers.fused_moe import override_config
 from vllm.platforms import current_platform
 
 from .moe_tune_plan import Config, Shape, key_of
@@ -98,7 +99,7 @@ class GpuBench:
         key = (tokens, key_of(config), part)
         if key not in self._graphs:
             turns = self._turns(tokens)
-            with override_config(dict(config)):
+            with overriding(config):
                 self._call(tokens, part, 0)
                 torch.cuda.synchronize()
                 graph = torch.cuda.CUDAGraph()
@@ -141,7 +142,7 @@ class GpuBench:
         """Return the relative difference of the two results for one input, over all its elements."""
         answers = []
         for config in (one, other):
-            with override_config(dict(config)):
+            with overriding(config):
                 answers.append(self._call(tokens, 0, 0).float())
         return float((answers[0] - answers[1]).norm() / answers[1].norm())
 
@@ -165,6 +166,18 @@ class GpuBench:
         self._inputs.pop(tokens, None)
         for part in (0, 1):
             self._routings.pop((tokens, part), None)
+
+
+@contextlib.contextmanager
+def overriding(config: Config) -> Iterator[None]:
+    """Have vLLM take this configuration. vLLM's own `override_config` stays in force where what it encloses fails."""
+    package = vllm_moe_package
+    before = package.get_config()
+    try:
+        with package.override_config(dict(config)):
+            yield
+    finally:
+        package._config = before
 
 
 def _unusable(error: Exception) -> bool:
