@@ -8,7 +8,7 @@ import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.download_sources import Source
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.download_web import Web
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.model_downloads import download
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, constants, snapshot_download
 
 from tests.unit.fake_mirror import Mirror, serve
 
@@ -17,7 +17,7 @@ FILES = {"config.json": b'{"model_type": "yuan"}', "model.safetensors": bytes(ra
 
 
 def test_both_get_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     mirror = Mirror()
     mirror.repository("org/name", COMMIT, FILES, {"model.safetensors"})
     with serve(mirror):

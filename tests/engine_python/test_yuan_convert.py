@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import checkpoint_convert
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.yuan_megatron import MegatronYuanSource
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
@@ -56,3 +57,31 @@ def test_what_was_made_can_be_a_source_again(made: Made, tmp_path: Path) -> None
     assert {path.name for path in second.iterdir()} == names
     for name in names:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("reads", [1, 10, 18])
+def test_a_killed_conversion_of_partitions_goes_on(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    source = made.write(tmp_path / "source", "megatron 2x2")
+    whole, target = tmp_path / "whole", tmp_path / "target"
+    for directory in (whole, target):
+        directory.mkdir()
+    hashes = checkpoint_convert.convert(source, whole, "bfloat16", "key", form="safetensors", shard_bytes=1 << 19)
+    read, count = MegatronYuanSource.read, iter(range(1000))
+
+    def killed(self: MegatronYuanSource, name: str, first_row: int, rows: int) -> object:
+        if next(count) >= reads:
+            raise KeyboardInterrupt
+        return read(self, name, first_row, rows)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MegatronYuanSource, "read", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint_convert.convert(source, target, "bfloat16", "key", form="safetensors", shard_bytes=1 << 19)
+    assert (
+        checkpoint_convert.convert(source, target, "bfloat16", "key", form="safetensors", shard_bytes=1 << 19) == hashes
+    )
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == {
+        path.name: path.read_bytes() for path in whole.iterdir()
+    }
