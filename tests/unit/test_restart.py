@@ -405,6 +405,20 @@ def test_a_machine_that_nothing_was_sent_to_is_not_marked(site: Site) -> None:
     assert not (site.directory / "artifacts" / "marks").exists()
 
 
+def test_a_bmc_that_is_down_at_the_time_of_the_power_cycle_leaves_the_machine_as_it_is(site: Site) -> None:
+    # bios has staged its values in this run; then nothing listens there any more.
+    run = site.run("restart", restart_allowed=True, bios_restart_required="power_cycle", bmc_port=1)
+    assert run.status != 0
+    assert "TASK [A machine that nothing was sent to is where it was]" in run.output
+    assert "https://127.0.0.1:1" in run.output
+    assert "Traceback" not in run.output
+    assert not (site.directory / "artifacts" / "marks").exists()
+    assert site.bmc.truth()["resets"] == 0
+    # It is there again: the next run makes up for it.
+    again = site.run("bios", "restart", restart_allowed=True, restart_timeout_seconds=30, **WANTED)
+    assert site.bmc.truth()["resets"] == 1, again.output[-2000:]
+
+
 def test_the_other_hosts_go_on_without_the_one_that_was_lost(tmp_path: Path) -> None:
     console = {"lines": ["Loading Linux", "Kernel panic: password hunter2-secret"], "source": "console log HostLogger"}
     tasks = [
