@@ -69,11 +69,18 @@ def quantise(job: dict[str, Any]) -> dict[str, Any]:
         oneshot(
             model=model,
             dataset=data,
+            processor=tokenizer,
             recipe=_recipe(job, mappings),
             max_seq_length=job["length"],
             num_calibration_samples=len(chosen),
+            # What runs by itself, layer after layer, where llmcompressor cannot know it.
+            **({"sequential_targets": ["YuanLayer"]} if mappings else {}),
         )
     _progress("writing")
+    if mappings:
+        from .quantise_yuan import untied  # noqa: PLC0415 - imports torch
+
+        untied(model)
     model.save_pretrained(job["target"], save_compressed=True)
     return {"samples": len(chosen), "length": job["length"], "seconds": round(time.monotonic() - started, 1)}
 
@@ -82,6 +89,11 @@ def _model(source: str) -> tuple[Any, list[Any] | None]:
     """The model as llmcompressor wants it, and what it smooths where llmcompressor does not know the architecture."""
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
+    config = json.loads((Path(source) / "config.json").read_text(encoding="utf-8"))
+    if config["architectures"] == ["YuanForCausalLM"]:
+        from . import quantise_yuan  # noqa: PLC0415 - imports torch
+
+        return quantise_yuan.load(Path(source)), quantise_yuan.mappings(config)
     model = AutoModelForCausalLM.from_pretrained(source, dtype="auto", local_files_only=True, trust_remote_code=False)
     return model.eval(), None
 

@@ -14,6 +14,7 @@ from .quantise_plan import Plan, scheme
 from .worker import run_worker
 
 AWQ = "awq-w4a16"
+LEAST_GRID = 4
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class Quantise:
     def __post_init__(self) -> None:
         """Refuse what cannot be quantised so, before anything is read."""
         scheme(self.method, self.group)
+        if self.method == AWQ and self.grid < LEAST_GRID:
+            raise CheckpointError(
+                f"model_quantise_awq_grid is {self.grid}: expected at least {LEAST_GRID}, of which half is tried in each of two ways."
+            )
         if self.method == AWQ and not self.calibration_file:
             raise CheckpointError(
                 "AWQ needs text to calibrate on: set model_quantise_calibration_file to a file on the controller with text like the "
@@ -67,7 +72,7 @@ def run_awq(wish: Quantise, source: Path, target: Path, made: Plan) -> None:
     run_worker(
         wish.python,
         "quantise_awq",
-        (),
+        ("quantise_yuan",),
         json.dumps(job),
         timeout=wish.timeout_seconds,
         unprivileged=False,

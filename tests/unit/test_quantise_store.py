@@ -214,3 +214,8 @@ def test_awq_without_text_says_how_much_is_needed() -> None:
         CheckpointError, match=r"model_quantise_calibration_file .* 64 pieces of 512 tokens \(about 131 kB\)"
     ):
         Quantise("awq-w4a16", 128)
+
+
+def test_a_grid_that_tries_nothing_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="model_quantise_awq_grid is 3"):
+        Quantise("awq-w4a16", 128, "c.txt", "0" * 64, grid=3)
