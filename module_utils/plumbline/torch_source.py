@@ -74,10 +74,13 @@ class TorchFile:
         place = self.place(tensor, name)
         if place is not None:
             return read_exactly(self.descriptor, rows * row_bytes, place.offset + first_row * row_bytes, name)
-        if self._cached is None or self._cached[0] != tensor:
+        # By a name of its own: several threads may read, and must not see each other's tensor.
+        cached = self._cached
+        if cached is None or cached[0] != tensor:
             self._cached = None
-            self._cached = (tensor, self._in_c_order(tensor, name))
-        return memoryview(self._cached[1])[first_row * row_bytes : (first_row + rows) * row_bytes]
+            cached = (tensor, self._in_c_order(tensor, name))
+            self._cached = cached
+        return memoryview(cached[1])[first_row * row_bytes : (first_row + rows) * row_bytes]
 
     def close(self) -> None:
         """Close the file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,23 @@ class Evil:
         import os  # noqa: PLC0415
 
         return os.system, (f"touch {json.dumps(self.marker)}",)
+
+
+def test_several_threads_may_read(tmp_path: Path) -> None:
+    config = configs.get("m32")
+    tensors = checkpoints.make_tensors(config, seed=7, dtype=torch.bfloat16)
+    checkpoints.write_megatron(tmp_path, config, tensors, tp=2, pp=1)
+    source = MegatronYuanSource(tmp_path, config)
+    # Experts are transposed views, of which a file keeps one in order.
+    specs = [spec for spec in source.specs() if ".experts." in spec.name] * 3
+
+    def right(number: int) -> bool:
+        spec = specs[number]
+        first = number % (spec.shape[0] - 8)
+        data = bytearray(source.read(spec.name, first, 8))
+        found = torch.frombuffer(data, dtype=torch.bfloat16).reshape(8, spec.shape[1])
+        return torch.equal(found, tensors[spec.name][first : first + 8])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(right, range(len(specs))))
+    source.close()
