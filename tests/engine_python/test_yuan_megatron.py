@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -240,6 +241,11 @@ def test_several_threads_may_read(tmp_path: Path) -> None:
         found = torch.frombuffer(data, dtype=torch.bfloat16).reshape(8, spec.shape[1])
         return torch.equal(found, tensors[spec.name][first : first + 8])
 
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(right, range(len(specs))))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(right, range(len(specs))))
+    finally:
+        sys.setswitchinterval(interval)
     source.close()
