@@ -15,7 +15,7 @@ from plumbline_yuan.config import YuanSizes
 # experts of four bits.
 DEQUANTISE = "PLUMBLINE_YUAN_DEQUANTISE"
 
-# Steps of up to this many tokens take the plugin's own kernels for unquantised experts; 0: never.
+# Steps of up to this many tokens take the plugin's own kernels for experts (of one token for experts of four bits); 0: never.
 FEW_TOKENS = "PLUMBLINE_YUAN_FEW_TOKENS"
 
 
