@@ -25,11 +25,14 @@ from .engine_architectures import check_known
 from .engine_fitness import free_bytes
 from .manifest import MANIFEST, REINSTALL, SCHEMA, Refused, check_files, read_manifest, sha256_of_file
 from .safetensors_file import read_tensors
-from .tensor_source import files_of
+from .safetensors_source import SafetensorsSource
+from .tensor_source import TensorSource, files_of
 from .yuan_architecture import check as check_yuan
 from .yuan_architecture import is_yuan
 
 _MARGIN_BYTES = 64 << 20
+# In halves of a step, as the gate's model_rounding_error.
+_LARGEST_ROUNDING = 1.01
 _QUANTISE = ("rtn-w4a16", "rtn-w8a16")
 _EPILOG = """\
 examples:
@@ -85,16 +88,18 @@ def _convert(given: argparse.Namespace) -> int:
         )
     form = form_of(source)
     conversion = checkpoint_convert.prepared(source, form, given.dtype, given.shard_bytes)
+    whole, rounded = conversion.source, None
     partial = target.with_name(f".{target.name}.partial")
     try:
         if source.is_dir():
             check_known(checkpoint_directory.read_json(source, "config.json"))
-        files, copied = files_of(conversion.source), [path.name for path in conversion.copied]
+        files = files_of(conversion.source)
         if given.quantise:
             from .quantise_convert import quantised  # noqa: PLC0415 - needs more than the rest
 
-            conversion, _ = quantised(conversion, given.quantise, given.group, shard_bytes=given.shard_bytes)
+            conversion, rounded = quantised(conversion, given.quantise, given.group, shard_bytes=given.shard_bytes)
         _claim(conversion.size_bytes, target, partial)
+        copied = [path.name for path in conversion.copied]
         same = all(shard.head is not None for shard in conversion.shards)
         partial.mkdir(mode=0o755, parents=True, exist_ok=True)
         with _nothing_left(partial), _Progress(not given.quiet) as progress:
@@ -107,6 +112,8 @@ def _convert(given: argparse.Namespace) -> int:
                 raise CheckpointError(
                     f"{source}: expected the SHA-256 {given.source_sha256.lower()}, found {digest}; copy it again from where it came."
                 )
+            if rounded is not None:
+                _check_rounding(whole, partial, list(written.shards), rounded)
             _write_manifest(
                 partial, target.name, {"file": source.name, "sha256": digest, "format": form}, written.shards
             )
@@ -168,6 +175,22 @@ def _digest(source: Path, partial: Path, known: dict[str, str], copied: list[str
         return known.get(source.name) or sha256_of_file(source)
     taken = {name: sha256_of_file(partial / name) for name in copied if (partial / name).is_file()}
     return checkpoint_directory.digest(source, {**taken, **known})
+
+
+def _check_rounding(source: TensorSource, partial: Path, shards: Sequence[str], made: Any) -> None:
+    """Read back what was written: every rounded weight must be the nearest to its source's."""
+    from .quantise_check import rounding  # noqa: PLC0415
+
+    written = SafetensorsSource(partial, sorted(shards))
+    try:
+        worst = rounding(source, written, made)
+    finally:
+        written.close()
+    if worst.largest > _LARGEST_ROUNDING:
+        raise CheckpointError(
+            f"A weight of {worst.where} lies {worst.largest:.2f} half steps from its source's: expected at most 1, the nearest; "
+            "look at this machine's memory and disk, then run again."
+        )
 
 
 def _write_manifest(directory: Path, name: str, source: dict[str, Any], hashes: dict[str, str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import checkpoint_command
 
 from tests.engine_python.yuan_support import NEEDED, Made, train
 
@@ -152,3 +153,14 @@ def test_the_sound_one_is_converted_and_verified(made: Made, tmp_path: Path) -> 
     config = json.loads((tmp_path / "small" / "config.json").read_text())
     assert config["quantization_config"]["quant_method"] == "compressed-tensors"
     assert config["model_type"] == "yuan"
+
+
+def test_a_quantised_one_is_read_back(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = made.write(tmp_path / "source", "safetensors")
+    monkeypatch.setattr(checkpoint_command, "_LARGEST_ROUNDING", 0.01)
+    arguments = ["convert", "--quiet", "--quantise", "rtn-w4a16", str(source), str(tmp_path / "small")]
+    assert checkpoint_command.main(arguments) == 1
+    assert "half steps from its source's: expected at most 1, the nearest" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
