@@ -122,7 +122,7 @@ def _convert(given: argparse.Namespace) -> int:
     finally:
         conversion.source.close()
     print(
-        f"{target}: {len(written.shards)} shards, {gigabytes(conversion.size_bytes)}, from {source} with the SHA-256 {digest}"
+        f"{target}: {len(written.shards)} shard{'s' if len(written.shards) > 1 else ''}, {gigabytes(conversion.size_bytes)}, from {source} with the SHA-256 {digest}"
     )
     return 0
 
@@ -314,7 +314,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     make.add_argument("--quantise", choices=_QUANTISE, help="round the weights to 4 or 8 bits while they are written")
     make.add_argument(
-        "--group", type=int, default=128, help="weights of a row that share a scale (default: %(default)s)"
+        "--group",
+        type=int,
+        choices=(32, 64, 128),
+        default=128,
+        help="weights of a row that share a scale (default: %(default)s)",
     )
     make.add_argument("--source-sha256", type=_sha256, metavar="HEX", help="refuse a source with another SHA-256")
     make.add_argument(
