@@ -16,7 +16,7 @@ step yamllint --strict .
 step ruff check .
 step ruff format --check .
 step mypy -p ansible_collections.plumbline.plumbline.plugins
-step mypy lab bench tests/e2e tests/vm
+step env MYPYPATH=collections:engine_plugins/yuan mypy lab bench tests/e2e tests/vm
 step env MYPYPATH=collections:engine_plugins/yuan mypy -p plumbline_yuan -p yuan_reference
 step ansible-lint --offline
 step tests/check_documentation.sh
