@@ -121,9 +121,8 @@ def _convert(given: argparse.Namespace) -> int:
             partial.rename(target)
     finally:
         conversion.source.close()
-    print(
-        f"{target}: {len(written.shards)} shard{'s' if len(written.shards) > 1 else ''}, {gigabytes(conversion.size_bytes)}, from {source} with the SHA-256 {digest}"
-    )
+    count = f"{len(written.shards)} shard{'s' if len(written.shards) > 1 else ''}"
+    print(f"{target}: {count}, {gigabytes(conversion.size_bytes)}, from {source} with the SHA-256 {digest}")
     return 0
 
 
