@@ -181,6 +181,7 @@ def test_an_engine_comes_changes_and_goes_back(site: Site) -> None:
             },
             "has a lock for (3.11), found '3.7'",
         ),
+        ({"engine_lock_file": "OF ANOTHER PYTHON"}, "has locks for cp37"),
         ({"engine_kind": "rocm"}, "value of engine_kind must be one of"),
     ],
 )
@@ -188,7 +189,12 @@ def test_what_cannot_be_is_one_sentence_and_nothing_is_half_made(
     site: Site, variables: dict[str, Any], words: str
 ) -> None:
     lock = site.lock("0.32.0")
-    outcome = site.run(**{name: str(lock) if value == "OWN" else value for name, value in variables.items()})
+    other = site.place / "other.txt"
+    other.write_text(f"#    tools/lock-engine own.in 3.7\n{lock.read_text()}")
+    paths = {"OWN": str(lock), "OF ANOTHER PYTHON": str(other)}
+    outcome = site.run(
+        **{name: paths.get(value, value) if isinstance(value, str) else value for name, value in variables.items()}
+    )
     assert outcome.status != 0
     assert words in " ".join(outcome.output.split())
     assert "Traceback" not in outcome.output
