@@ -19,8 +19,8 @@ def measurements(engine: str, version: str, device: str, marker: Mapping[str, An
         "device_name": smoke["device_name"],
         "packages": marker["packages"],
         "lock_sha256": marker["lock_sha256"],
-        "manager": marker["manager"],
-        "plugins": marker["plugins"],
+        "manager": marker.get("manager", "uv"),
+        "plugins": marker.get("plugins", {}),
     }
     return [
         {
@@ -37,7 +37,7 @@ def measurements(engine: str, version: str, device: str, marker: Mapping[str, An
             "expected": device,
             "conditions": conditions,
         },
-        *_forward_passes(engine, marker["forward"]),
+        *_forward_passes(engine, marker.get("forward", [])),
     ]
 
 

@@ -240,6 +240,9 @@ def test_measurements(wish: Wish) -> None:
     assert (device["value"], device["expected"]) == ("cpu", "cpu")
     assert device["conditions"]["device_name"] == "AVX2"
     assert "engine_smoke_forward_pass is false" in forward["skipped"]
+    # An engine of an older Plumbline says less.
+    older = {key: value for key, value in marker.items() if key not in ("manager", "plugins", "forward")}
+    assert len(measurements(wish.id, "0.32.0", "cpu", older)) == 3
     (passed,) = measurements(wish.id, "0.32.0", "cpu", {**marker, "forward": [PASS]})[2:]
     assert (passed["value"], passed["unit"], passed["conditions"]["left_out"]) == (12.5, "s", ["tokenizer"])
     assert all(
