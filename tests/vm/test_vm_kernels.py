@@ -61,7 +61,9 @@ def unattended(on: Machine, configuration: str = "") -> str:
     """What an unattended upgrade would do now, in its own words."""
     command = "unattended-upgrade --dry-run --debug 2>&1"
     if configuration:
-        command = f"echo '{configuration}' > /tmp/apt.conf; APT_CONFIG=/tmp/apt.conf {command}"
+        # Behind our own file, as a site's might be.
+        file = "/etc/apt/apt.conf.d/99test"
+        command = f"echo '{configuration}' > {file}; {command}; rm {file}"
     return on.inside(command, timeout_seconds=600)
 
 
