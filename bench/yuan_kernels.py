@@ -1,158 +1,124 @@
 #!/usr/bin/env python3
-"""Time of the Yuan plugin's own CUDA kernels at M32's shape, each in a CUDA graph, beside the time that reading the weights takes.
+"""Time the plugin's own expert kernels for a few tokens beside vLLM's fused MoE, on M32's shape, in CUDA graphs, weights from memory.
 
-    PYTHONPATH=engine_plugins/yuan python bench/yuan_kernels.py
+    PYTHONPATH=engine_plugins/yuan python bench/yuan_kernels.py [--output FILE]
 
-Needs torch and Triton on a GPU, no vLLM. The experts of several layers are taken in turn, so that none is left in the GPU's cache; the
-others' weights are. Results are compared with plain PyTorch first; a difference ends the program.
+For 1, 2 and 4 tokens: vLLM's fused experts with its stock configuration, the plugin's two kernels as they are launched, and each kernel
+alone over rows a program, columns a step and warps. Prints microseconds and bytes/s of the weights that a call must read.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
-from plumbline_yuan import kernels
-from torch import Tensor
+import triton
+from plumbline_yuan import kernels, triton_kernels
+from vllm.model_executor.layers.fused_moe.fused_moe import fused_experts
 
-HIDDEN, WIDTH, EXPERTS, TOP_K, LAYERS, GROUP = 2048, 8192, 32, 2, 4, 128
+EXPERTS, WIDTH, HIDDEN, TOP_K = 32, 8192, 2048, 2
+TURNS = 8
 
 
-def timed(function: Callable[..., object], arguments: Sequence[tuple[Any, ...]], repeats: int = 20) -> float:
-    """Microseconds of one call, the median over replays of a graph that calls `function` once with each of `arguments`."""
-    for given in arguments:
-        function(*given)
+def timed(call: Callable[[int], Any]) -> float:
+    """Median seconds of a call, over graphs of calls with changing routings."""
+    for turn in range(TURNS):
+        call(turn)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for given in arguments:
-            function(*given)
+        for turn in range(TURNS):
+            call(turn)
     graph.replay()
-    times = []
-    for _ in range(repeats):
+    samples = []
+    for _ in range(15):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         end.record()
         end.synchronize()
-        times.append(start.elapsed_time(end) * 1000 / len(arguments))
-    return float(statistics.median(times))
+        samples.append(start.elapsed_time(end) / 1000 / TURNS)
+    return float(statistics.median(samples))
 
 
-def told(name: str, microseconds: float, read: float) -> None:
-    print(
-        f"{name:44} {microseconds:8.1f} us   {read / 1e6:7.1f} MB   {read / microseconds / 1e6:6.2f} TB/s", flush=True
-    )
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    device = torch.device("cuda")
+    torch.manual_seed(0)
+    w13 = torch.empty(EXPERTS, 2 * WIDTH, HIDDEN, device=device, dtype=torch.bfloat16).normal_(0, HIDDEN**-0.5)
+    w2 = torch.empty(EXPERTS, HIDDEN, WIDTH, device=device, dtype=torch.bfloat16).normal_(0, WIDTH**-0.5)
+    results: list[dict[str, Any]] = []
 
+    def told(name: str, tokens: int, seconds: float, read: float, **more: Any) -> None:
+        results.append({"name": name, "tokens": tokens, "seconds": seconds, "bytes_per_second": read / seconds, **more})
+        print(f"{name:10} {tokens} tokens {seconds * 1e6:8.1f} us {read / seconds / 1e12:6.2f} TB/s {more}", flush=True)
 
-def reference(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
-    rows = []
-    for token in range(len(x)):
-        total = torch.zeros(HIDDEN, device=x.device)
-        for share, expert in zip(weights[token], ids[token]):
-            gate, linear = (w13[expert].float() @ x[token].float()).chunk(2)
-            total += share * (w2[expert].float() @ (torch.nn.functional.silu(gate) * linear))
-        rows.append(total)
-    return torch.stack(rows)
-
-
-def near(found: Tensor, expected: Tensor, what: str) -> None:
-    difference = float((found.float() - expected.float()).norm() / expected.float().norm())
-    if not difference < 1e-2:
-        sys.exit(f"{what} differs from plain PyTorch by {difference:.1e} of its size: expected less than 1e-2.")
-
-
-def experts(device: str) -> None:
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, device=device, dtype=torch.bfloat16) * 0.02
-
-    layers = [(draw(EXPERTS, 2 * WIDTH, HIDDEN), draw(EXPERTS, HIDDEN, WIDTH)) for _ in range(LAYERS)]
-    for tokens in (1, 2, 4):
-        x = draw(tokens, HIDDEN) * 50
-        weights = torch.rand(tokens, TOP_K, device=device)
-        ids = torch.arange(tokens * TOP_K, device=device, dtype=torch.int32).reshape(tokens, TOP_K)
-        near(kernels.few_experts(x, *layers[0], weights, ids), reference(x, *layers[0], weights, ids), "few_experts")
-        steps = [(x, *layer, weights, ids) for layer in layers]
-        read = tokens * TOP_K * 3 * HIDDEN * WIDTH * 2
-        told(f"experts, bf16, {tokens} token(s)", timed(kernels.few_experts, steps), read)
-
-
-def marlin_experts(device: str) -> None:
-    """Only the time: the layout is checked against vLLM's own packing in tests/yuan/test_plugin_kernels.py."""
-
-    def words(*shape: int) -> Tensor:
-        return torch.randint(-(2**31), 2**31 - 1, shape, device=device, dtype=torch.int32)
-
-    def scales(*shape: int) -> Tensor:
-        return torch.rand(*shape, device=device, dtype=torch.bfloat16) * 0.01
-
-    layers = [
-        (
-            words(EXPERTS, HIDDEN // 16, 4 * WIDTH),
-            scales(EXPERTS, HIDDEN // GROUP, 2 * WIDTH),
-            words(EXPERTS, WIDTH // 16, 2 * HIDDEN),
-            scales(EXPERTS, WIDTH // GROUP, HIDDEN),
-        )
-        for _ in range(LAYERS)
-    ]
     for tokens in (1, 2, 4):
         x = torch.randn(tokens, HIDDEN, device=device, dtype=torch.bfloat16)
-        weights = torch.rand(tokens, TOP_K, device=device)
-        ids = torch.arange(tokens * TOP_K, device=device, dtype=torch.int32).reshape(tokens, TOP_K)
-        steps = [(x, *layer, weights, ids) for layer in layers]
-        read = tokens * TOP_K * 3 * HIDDEN * WIDTH / 2
-        told(f"experts, four bits, {tokens} token(s)", timed(kernels.few_marlin_experts, steps), read)
+        routings = []
+        for _ in range(TURNS):
+            share, ids = torch.topk(torch.rand(tokens, EXPERTS, device=device), TOP_K, dim=-1)
+            routings.append((share / share.sum(-1, keepdim=True), ids.to(torch.int32)))
+        distinct = statistics.mean(len(set(ids.flatten().tolist())) for _, ids in routings)
+        read = distinct * 3 * WIDTH * HIDDEN * 2
 
+        def ours(turn: int, x: Any = x, routings: Any = routings) -> Any:
+            return kernels.few_experts(x, w13, w2, *routings[turn])
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    return x @ weight.t()
+        def stock(turn: int, x: Any = x, routings: Any = routings) -> Any:
+            return fused_experts(x, w13, w2, *routings[turn])
 
+        difference = max(
+            float((ours(t).float() - stock(t).float()).norm() / stock(t).float().norm()) for t in range(TURNS)
+        )
+        told("vLLM", tokens, timed(stock), read)
+        told("plugin", tokens, timed(ours), read, difference=round(difference, 5))
+        if tokens > 1:
+            continue
+        inner = torch.randn(tokens * TOP_K, WIDTH, device=device, dtype=torch.bfloat16)
+        out = torch.empty_like(x)
+        for rows, block, warps in itertools.product((2, 4, 8), (512, 1024, 2048), (4, 8)):
+            if not 1024 <= rows * block <= 16384:
+                continue
+            if block <= HIDDEN:
 
-def product_in_float32(x: Tensor, weight: Tensor) -> Tensor:
-    return torch.mm(x, weight.t(), out_dtype=torch.float32)
+                def first(
+                    turn: int, x: Any = x, routings: Any = routings, inner: Any = inner, k: Any = (rows, block, warps)
+                ) -> None:
+                    triton_kernels.experts_in_kernel[(inner.shape[0], triton.cdiv(WIDTH, k[0]))](
+                        x, x.stride(0), w13, routings[turn][1], inner, WIDTH,
+                        HIDDEN=HIDDEN, TOP_K=TOP_K, ROWS=k[0], BLOCK=k[1], num_warps=k[2],
+                    )  # fmt: skip
 
+                told("in", tokens, timed(first), read * 2 / 3, rows=rows, block=block, warps=warps)
 
-def router_and_filter(device: str, tokens: int) -> None:
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, device=device, dtype=torch.bfloat16)
+            def second(
+                turn: int, out: Any = out, routings: Any = routings, inner: Any = inner, k: Any = (rows, block, warps)
+            ) -> None:
+                triton_kernels.experts_out_kernel[(out.shape[0], triton.cdiv(HIDDEN, k[0]))](
+                    inner, w2, routings[turn][1], routings[turn][0], out, HIDDEN,
+                    WIDTH=WIDTH, TOP_K=TOP_K, ROWS=k[0], BLOCK=k[1], num_warps=k[2],
+                )  # fmt: skip
 
-    z, gate, first, second = draw(tokens, HIDDEN), draw(3 * EXPERTS, HIDDEN), draw(6144, HIDDEN), draw(4096, 1024)
-    projected = product_in_float32(z, gate * 0.02)
-    near(
-        kernels.route(projected, EXPERTS, TOP_K, True)[0],
-        kernels.route_torch(projected, EXPERTS, TOP_K, True)[0],
-        "route",
-    )
-    rows = kernels.Rows.nothing(torch.device(device))
-    rows.decodes, rows.slots_d = tokens, torch.arange(1, tokens + 1, device=device, dtype=torch.int32)
-    positions = torch.ones(tokens, device=device, dtype=torch.int64)
-    states = [torch.zeros(tokens + 1, size, device=device, dtype=torch.bfloat16) for size in (1024, HIDDEN)]
-    bias, taps, more_taps, y1 = draw(HIDDEN), draw(tokens, 6144), draw(tokens, 2 * HIDDEN), draw(tokens, 1024)
-    norm = (more_taps, bias, states[1], rows, positions, z, bias, 1e-6, torch.empty_like(z))
-    for name, function, given, read in (
-        ("router, product", product_in_float32, (z, gate), gate.numel()),
-        ("router, choice", kernels.route, (projected, EXPERTS, TOP_K, True), 0),
-        ("filter and values, first product", product, (z, first), first.numel()),
-        ("filter, first shift", kernels.shift_add, (taps, 1024, bias, states[0], rows, positions), 0),
-        ("filter, second product", product, (y1, second), second.numel()),
-        ("filter, second shift and norm", kernels.shift_add_norm, norm, 0),
-    ):
-        told(f"{name}, {tokens} token(s)", timed(function, [given] * 4), 2.0 * read)
-
-
-def main() -> None:
-    if not torch.cuda.is_available():
-        sys.exit("bench/yuan_kernels.py needs a GPU and a torch that sees it.")
-    torch.manual_seed(0)
-    print(torch.cuda.get_device_name(), torch.__version__)
-    experts("cuda")
-    marlin_experts("cuda")
-    for tokens in (1, 32, 128):
-        router_and_filter("cuda", tokens)
+            told("out", tokens, timed(second), read / 3, rows=rows, block=block, warps=warps)
+    for name in ("in", "out"):
+        best = sorted((r for r in results if r["name"] == name), key=lambda r: r["seconds"])[:4]
+        print(name, [(round(r["seconds"] * 1e6, 1), r["rows"], r["block"], r["warps"]) for r in best])
+    if arguments.output:
+        arguments.output.write_text(
+            json.dumps({"device": torch.cuda.get_device_name(), "results": results}, indent=1) + "\n"
+        )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
