@@ -77,10 +77,6 @@ def quantise(job: dict[str, Any]) -> dict[str, Any]:
             **({"sequential_targets": ["YuanLayer"]} if mappings else {}),
         )
     _progress("writing")
-    if mappings:
-        from .quantise_yuan import untied  # noqa: PLC0415 - imports torch
-
-        untied(model)
     model.save_pretrained(job["target"], save_compressed=True)
     return {"samples": len(chosen), "length": job["length"], "seconds": round(time.monotonic() - started, 1)}
 

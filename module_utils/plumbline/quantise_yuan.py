@@ -199,6 +199,9 @@ class YuanForCausalLM(PreTrainedModel):
         self.model = YuanBody(values)
         self.lm_head = nn.Linear(values["hidden_size"], values["vocab_size"], bias=False)
 
+    def get_output_embeddings(self) -> None:
+        """None: llmcompressor would tie the two matrices when it saves and leave one out, but both are in the file that is served."""
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_more: Any) -> CausalLMOutput:
         """Logits of whole sequences; `attention_mask` is all ones."""
         return CausalLMOutput(logits=self.lm_head(self.model(input_ids)))
@@ -223,11 +226,6 @@ def load(directory: Path) -> YuanForCausalLM:
     model.load_state_dict(state, assign=True)
     model.name_or_path = str(directory)
     return model.eval()
-
-
-def untied(model: YuanForCausalLM) -> None:
-    """Make sure that both vocabulary matrices are saved: two that lie in the same memory would be refused."""
-    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone(), requires_grad=False)
 
 
 def mappings(config: Mapping[str, Any]) -> list[Any]:
