@@ -132,6 +132,11 @@ def _own_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
+def _save_safetensors(content: dict[str, Tensor], path: Path) -> None:
+    save_file(_own_storage(content), path, metadata={"format": "pt"})
+    path.chmod(0o644)  # the library leaves a file that only its owner reads
+
+
 def _as_views(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same tensors as the publishers' converters hold them: views, with offsets and transposed, of larger storages."""
     size = Dimensions.of(config)
@@ -172,7 +177,7 @@ def write_hf_safetensors(
         _shards(tensors, config, shards),
         tensors,
         ("model", "safetensors"),
-        lambda content, path: save_file(_own_storage(content), path, metadata={"format": "pt"}),
+        _save_safetensors,
     )
 
 
@@ -217,7 +222,7 @@ def write_split(
     """Write one safetensors file cut into `pieces` raw pieces STEM00, STEM01, ...: the last one is shorter, as published."""
     write_companions(directory, config, _dtype_of(tensors), tokenizer)
     whole = directory / f"{stem}.whole"
-    save_file(_own_storage(tensors), whole, metadata={"format": "pt"})
+    _save_safetensors(dict(tensors), whole)
     size = whole.stat().st_size
     piece = -(-size * 10 // (pieces * 10 - 4))
     with whole.open("rb") as source:
