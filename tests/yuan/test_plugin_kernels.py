@@ -225,3 +225,9 @@ def test_triton_reads_marlin_s_layout(group: int) -> None:
     )
     found = kernels.few_marlin_experts(x, w13, w13_scale, w2, w2_scale, weights, ids)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_triton_s_products_are_pytorch_s() -> None:
+    pytest.importorskip("triton", reason="the CPU engine has no Triton")
+    x, weight = draw(3, 40).to(torch.bfloat16), draw(9, 40, seed=1).to(torch.bfloat16)
+    torch.testing.assert_close(kernels.few_products(x, weight), x.float() @ weight.float().t())
