@@ -10,7 +10,11 @@ import pytest
 import sentencepiece
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import yuan_tokenizer, yuan_tokens
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.checkpoint_errors import CheckpointError
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.sentencepiece_model import read
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.sentencepiece_model import (
+    Piece,
+    SentencePieceModel,
+    read,
+)
 from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
@@ -38,6 +42,9 @@ FORMS: dict[str, dict[str, Any]] = {
         "remove_extra_whitespaces": False,
     },
 }
+
+
+PIECES = (("a", -1.0), ("b", -1.0), ("aa", -1.5))
 
 
 @pytest.fixture(scope="module", params=list(FORMS))
@@ -81,12 +88,23 @@ def test_our_reader_reads_what_the_library_reads(model_file: Path) -> None:
 def test_the_ids_of_sentencepiece(model_file: Path, tmp_path: Path) -> None:
     tokenizer, special = served(model_file, tmp_path)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model_file))
-    lines = corpus()
+    model, lines = read(model_file), corpus()
     texts = [*lines, "\n".join(lines[:60]), *(f"{a}<sep>{b}<eod>" for a, b in zip(lines[:100], lines[100:]))]
     assert len(texts) > 500
     for text in texts:
-        assert tokenizer.encode(text) == yuan_tokenizer.reference_ids(processor, special, text), text
+        ids = tokenizer.encode(text)
+        assert yuan_tokenizer.equal(model, ids, yuan_tokenizer.reference_ids(processor, special, text)), text
         assert tokenizer(text)["input_ids"] == tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_what_is_equal() -> None:
+    bpe, unigram = (SentencePieceModel([Piece(text, score, 1) for text, score in PIECES], kind) for kind in (2, 1))
+    assert yuan_tokenizer.equal(bpe, [0, 1], [0, 1])
+    assert not yuan_tokenizer.equal(bpe, [0, 2], [2, 0])
+    # "aaa" as a + aa and as aa + a.
+    assert yuan_tokenizer.equal(unigram, [0, 2], [2, 0])
+    assert not yuan_tokenizer.equal(unigram, [0, 0, 0], [2, 0])
+    assert not yuan_tokenizer.equal(unigram, [0, 1], [1, 0])
 
 
 def test_text_comes_back(llama_like: Path, tmp_path: Path) -> None:
