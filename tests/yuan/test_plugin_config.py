@@ -156,3 +156,31 @@ def test_the_op_splits_compiled_graphs() -> None:
     register()
     register()
     assert compilation._attention_ops.count("vllm::plumbline_yuan_filter") == 1
+
+
+@pytest.mark.parametrize(
+    ("quantization", "merged"),
+    [
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "pack-quantized",
+                "config_groups": {"a": {"weights": {"num_bits": 4}}},
+            },
+            True,
+        ),
+        ({"quant_method": "gptq", "bits": 4}, True),
+        ({"quant_method": "fp8"}, False),
+        (None, False),
+    ],
+)
+def test_values_are_merged_where_their_format_can_be_turned_back(
+    monkeypatch: pytest.MonkeyPatch, quantization: dict[str, Any] | None, merged: bool
+) -> None:
+    settings = pytest.importorskip("plumbline_yuan.settings")
+    monkeypatch.setenv("PLUMBLINE_YUAN_DEQUANTISE", "0")
+    config = SimpleNamespace(
+        quant_config=object(), model_config=SimpleNamespace(hf_config=YuanConfig(quantization_config=quantization))
+    )
+    assert settings.merges_values(config) is merged
+    assert settings.merges_values(SimpleNamespace(quant_config=None)) is True

@@ -111,3 +111,16 @@ def test_an_incomplete_linear_is_one_sentence() -> None:
 def test_an_unknown_format_is_one_sentence(quantization: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"turns only pack-quantized .* back to full weights\.$"):
         list(dequantise([], quantization, torch.float32))
+
+
+def test_only_the_values() -> None:
+    numbers = Numbers(4, True)
+    parts = {
+        "weight_packed": pack(numbers.values, 4, 1),
+        "weight_shape": torch.tensor([ROWS, COLUMNS]),
+        "weight_scale": numbers.scale,
+    }
+    given = [(f"a.{module}.{name}", tensor) for module in ("q_proj", "v_proj") for name, tensor in parts.items()]
+    found = dict(dequantise(given, compressed(4, True), torch.float32, only=".v_proj"))
+    assert found.keys() == {"a.v_proj.weight", *(f"a.q_proj.{name}" for name in parts)}
+    torch.testing.assert_close(found["a.v_proj.weight"], numbers.weight)

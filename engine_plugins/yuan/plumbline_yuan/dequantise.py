@@ -1,4 +1,4 @@
-"""Four- and eight-bit weights back to the model's type while they are loaded, for machines that have no kernel for them (CPU).
+"""Four- and eight-bit weights back to the model's type while they are loaded: all on a CPU, which lacks kernels; else the values.
 
 Layouts: compressed-tensors `pack-quantized`, GPTQ and AWQ, as their own tools write them. Symmetric and asymmetric.
 """
@@ -102,16 +102,22 @@ SUFFIXES = frozenset(
 
 
 def dequantise(
-    weights: Iterable[tuple[str, Tensor]], quantization: Mapping[str, Any], dtype: torch.dtype
+    weights: Iterable[tuple[str, Tensor]],
+    quantization: Mapping[str, Any],
+    dtype: torch.dtype,
+    only: str = "",
 ) -> Iterator[tuple[str, Tensor]]:
-    """Replace the parts of every quantised Linear by its weight, once they are all there. Raises ValueError if some never come."""
+    """Replace the parts of every quantised Linear by its weight, once they are all there. Raises ValueError if some never come.
+
+    `only`: of the Linears whose names end so.
+    """
     restore, needed = layout(quantization)
     optional = {"weight_g_idx"}
     waiting: dict[str, dict[str, Tensor]] = {}
     late: dict[str, dict[str, Tensor]] = {}
     for name, tensor in weights:
         module, _, suffix = name.rpartition(".")
-        if suffix not in SUFFIXES:
+        if suffix not in SUFFIXES or not module.endswith(only):
             yield name, tensor
             continue
         parts = waiting.setdefault(module, {})

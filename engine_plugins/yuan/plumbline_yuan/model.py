@@ -26,7 +26,7 @@ from plumbline_yuan.config import YuanSizes
 from plumbline_yuan.dequantise import dequantise
 from plumbline_yuan.local_filter import LocalFilter, state_dtypes, state_shapes
 from plumbline_yuan.moe import Experts
-from plumbline_yuan.settings import dequantises
+from plumbline_yuan.settings import dequantises, merges_values, quantization_of
 
 
 class Mlp(nn.Module):
@@ -66,8 +66,8 @@ class FilteredAttention(nn.Module):
         self.heads = sizes.heads // parallel
         self.size = self.heads * sizes.head
         self.taps = sizes.hidden // parallel
-        # The filter's first convolution and the values multiply the same input: one product, unless the values are quantised.
-        self.merged_values = quant_config is None
+        # The filter's first convolution and the values multiply the same input: one product.
+        self.merged_values = merges_values(vllm_config)
         outputs = [sizes.hidden // 2] * 2 + ([sizes.projection] if self.merged_values else [])
         self.in_proj = MergedColumnParallelLinear(sizes.hidden, outputs, bias=False, prefix=f"{prefix}.in_proj")
         if not self.merged_values:
@@ -242,8 +242,9 @@ class YuanForCausalLM(nn.Module, HasInnerState, IsHybrid, SupportsQuant):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Fill every parameter from a checkpoint in the HF layout, or raise ValueError with what does not fit."""
-        if self.dequantises:
-            quantization = self.config.to_dict()["quantization_config"]
-            weights = dequantise(weights, quantization, self.vllm_config.model_config.dtype)
-        merged = self.dequantises or self.vllm_config.quant_config is None
+        merged = merges_values(self.vllm_config)
+        if merged and self.vllm_config.quant_config is not None:
+            values_only = "" if self.dequantises else ".self_attn.v_proj"
+            dtype = self.vllm_config.model_config.dtype
+            weights = dequantise(weights, quantization_of(self.vllm_config), dtype, values_only)
         return loading.load(self, self.sizes, weights, merged)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 from vllm.platforms import current_platform
 
 from plumbline_yuan.config import YuanSizes
+from plumbline_yuan.dequantise import layout
 
 # "1": turn quantised weights back to full ones while loading; "0": never; "auto" (the default): on a CPU, which has no kernels for
 # experts of four bits.
@@ -36,6 +38,26 @@ def dequantises(vllm_config: VllmConfig) -> bool:
     if wish not in ("0", "1", "auto"):
         raise ValueError(f"{DEQUANTISE} is {wish!r}: it must be 0, 1 or auto.")
     return wish == "1" or (wish == "auto" and current_platform.is_cpu())
+
+
+def merges_values(vllm_config: VllmConfig) -> bool:
+    """Whether v_proj is a part of the matrix that multiplies the same input, the filter's first convolution, in the model's type.
+
+    Also where the others stay quantised: a kernel of its own for so small a matrix costs more time than reading it in full. Only for
+    formats that can be turned back while loading.
+    """
+    if vllm_config.quant_config is None or dequantises(vllm_config):
+        return True
+    try:
+        layout(quantization_of(vllm_config))
+    except ValueError:
+        return False
+    return True
+
+
+def quantization_of(vllm_config: VllmConfig) -> dict[str, Any]:
+    """What config.json says of the checkpoint's quantisation."""
+    return vllm_config.model_config.hf_config.to_dict().get("quantization_config") or {}
 
 
 class YuanServing(VerifyAndUpdateConfig):
