@@ -12,6 +12,7 @@ from typing import Any
 
 # So near to ln(size of the vocabulary), the model finds every token equally likely.
 _UNIFORM_TOLERANCE = 0.02
+NOT_ITS_SOURCE = "the model loads but is not its source"
 NAMES = ("model_tokenizer", "model_likelihood", "model_information", "model_agreement")
 
 
@@ -99,7 +100,7 @@ def _cause(nll: float, source_nll: float, vocabulary: int) -> str:
     if abs(nll - source_nll) < 0.01 * source_nll:
         return ""
     return (
-        f"the model loads but is not its source (mean -ln p {nll:.2f} against {source_nll:.2f}): "
+        f"{NOT_ITS_SOURCE} (mean -ln p {nll:.2f} against {source_nll:.2f}): "
         "tensors are missing, damaged or in another order"
     )
 

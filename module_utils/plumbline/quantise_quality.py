@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from .likelihood import NAMES
+from .likelihood import NAMES, NOT_ITS_SOURCE
 
 # Rounding to 4 bits costs more than to 8, and both more than bfloat16: other names, other bounds. By name and bits.
 _RENAMED = {
@@ -28,14 +28,27 @@ def names(quantised: Quantised) -> tuple[str, ...]:
 
 
 def named(measured: Sequence[Mapping[str, Any]], quantised: Quantised) -> list[dict[str, Any]]:
-    """Measurements of likelihood.measurements under the names whose rules fit the format."""
+    """Measurements of likelihood.measurements under the names whose rules fit the format, with a cause that does."""
     bits = quantised["bits"] if quantised else 0
     return [
-        {**measurement, "name": _RENAMED[measurement["name"], bits]}
+        {**_caused(measurement, bits), "name": _RENAMED[measurement["name"], bits]}
         if (measurement["name"], bits) in _RENAMED
-        else dict(measurement)
+        else _caused(measurement, bits)
         for measurement in measured
     ]
+
+
+def _caused(measurement: Mapping[str, Any], bits: int) -> dict[str, Any]:
+    """What would be damage in full precision may be what rounding costs, since every weight is known to be the nearest or AWQ's."""
+    cause = measurement.get("cause", "")
+    if not bits or not cause.startswith(NOT_ITS_SOURCE):
+        return dict(measurement)
+    told = measurement["conditions"]
+    return {
+        **measurement,
+        "cause": f"{bits} bits cost this model so much (mean -ln p {told['served_nll']:.2f} against {told['source_nll']:.2f}), or the engine's "
+        "kernel computes otherwise than it should: take AWQ, a smaller group, or W8A16",
+    }
 
 
 def measurements(

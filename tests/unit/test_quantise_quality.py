@@ -81,6 +81,16 @@ def test_bounds_by_format(
     assert (found[f"model_likelihood_w{bits}a16"], found[f"model_agreement_w{bits}a16"]) == verdicts
 
 
+def test_the_cause_fits_the_format() -> None:
+    measured = compare("m", reference(), served(3.0), {}, "next")
+    assert "tensors are missing" in measured[1]["cause"]
+    four = named(measured, quantised())
+    assert "4 bits cost this model so much (mean -ln p 3.00 against 2.23)" in four[1]["cause"]
+    assert "tensors are missing" not in four[2]["cause"]
+    equal = named(compare("m", reference(), served(math.log(49152)), {}, "next"), quantised())
+    assert "every token is equally likely" in equal[1]["cause"]
+
+
 @pytest.mark.parametrize(
     ("change", "verdict"),
     [({}, "OK"), ({"rounding_error": 2.0}, "CRITICAL"), ({"rounding_error": float("inf")}, "UNKNOWN")],
