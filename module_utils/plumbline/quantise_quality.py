@@ -46,8 +46,8 @@ def _caused(measurement: Mapping[str, Any], bits: int) -> dict[str, Any]:
     told = measurement["conditions"]
     return {
         **measurement,
-        "cause": f"{bits} bits cost this model so much (mean -ln p {told['served_nll']:.2f} against {told['source_nll']:.2f}), or the engine's "
-        "kernel computes otherwise than it should: take AWQ, a smaller group, or W8A16",
+        "cause": f"{bits} bits cost this model so much (mean -ln p {told['served_nll']:.2f} against {told['source_nll']:.2f}), "
+        "or the engine's kernel computes otherwise than it should: take AWQ, a smaller group, or W8A16",
     }
 
 
