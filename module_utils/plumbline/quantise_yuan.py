@@ -225,7 +225,8 @@ def load(directory: Path) -> YuanForCausalLM:
         model = YuanForCausalLM(config)
     model.load_state_dict(state, assign=True)
     model.name_or_path = str(directory)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def mappings(config: Mapping[str, Any]) -> list[Any]:
