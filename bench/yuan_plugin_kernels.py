@@ -18,7 +18,7 @@ import torch
 from plumbline_yuan import kernels
 from torch import Tensor
 
-HIDDEN, WIDTH, EXPERTS, TOP_K, LAYERS, GROUP = 2048, 8192, 32, 2, 4, 128
+HIDDEN, WIDTH, EXPERTS, TOP_K, LAYERS = 2048, 8192, 32, 2, 4
 
 
 def timed(function: Callable[..., object], arguments: Sequence[tuple[Any, ...]], repeats: int = 20) -> float:
@@ -80,33 +80,6 @@ def experts(device: str) -> None:
         told(f"experts, bf16, {tokens} token(s)", timed(kernels.few_experts, steps), read)
 
 
-def marlin_experts(device: str) -> None:
-    """Only the time: the layout is checked against vLLM's own packing in tests/yuan/test_plugin_kernels.py."""
-
-    def words(*shape: int) -> Tensor:
-        return torch.randint(-(2**31), 2**31 - 1, shape, device=device, dtype=torch.int32)
-
-    def scales(*shape: int) -> Tensor:
-        return torch.rand(*shape, device=device, dtype=torch.bfloat16) * 0.01
-
-    layers = [
-        (
-            words(EXPERTS, HIDDEN // 16, 4 * WIDTH),
-            scales(EXPERTS, HIDDEN // GROUP, 2 * WIDTH),
-            words(EXPERTS, WIDTH // 16, 2 * HIDDEN),
-            scales(EXPERTS, WIDTH // GROUP, HIDDEN),
-        )
-        for _ in range(LAYERS)
-    ]
-    for tokens in (1, 2, 4):
-        x = torch.randn(tokens, HIDDEN, device=device, dtype=torch.bfloat16)
-        weights = torch.rand(tokens, TOP_K, device=device)
-        ids = torch.arange(tokens * TOP_K, device=device, dtype=torch.int32).reshape(tokens, TOP_K)
-        steps = [(x, *layer, weights, ids) for layer in layers]
-        read = tokens * TOP_K * 3 * HIDDEN * WIDTH / 2
-        told(f"experts, four bits, {tokens} token(s)", timed(kernels.few_marlin_experts, steps), read)
-
-
 def product(x: Tensor, weight: Tensor) -> Tensor:
     return x @ weight.t()
 
@@ -149,7 +122,6 @@ def main() -> None:
     torch.manual_seed(0)
     print(torch.cuda.get_device_name(), torch.__version__)
     experts("cuda")
-    marlin_experts("cuda")
     for tokens in (1, 32, 128):
         router_and_filter("cuda", tokens)
 

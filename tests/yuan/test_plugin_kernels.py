@@ -190,43 +190,6 @@ def test_triton_s_experts_are_the_reference_s(hidden: int, width: int, tokens: i
     torch.testing.assert_close(kernels.few_experts(x, w13, w2, weights, ids), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("group", [32, 128])
-def test_triton_reads_marlin_s_layout(group: int) -> None:
-    pytest.importorskip("triton", reason="the CPU engine has no Triton")
-    packers = pytest.importorskip("vllm.model_executor.layers.quantization.utils.marlin_utils_test")
-    experts, hidden, width, tokens, top_k = 3, 128, 256, 2, 2
-    permutation = packers.get_weight_perm(4)
-
-    def packed(rows: int, columns: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Words, scales and what they stand for, of `experts` matrices [outputs, inputs]."""
-        words, scales, meant = [], [], []
-        for expert in range(experts):
-            generator = torch.Generator().manual_seed(10 * seed + expert)
-            values = torch.randint(0, 16, (columns, rows), generator=generator, dtype=torch.int32)
-            scale = torch.rand(columns // group, rows, generator=generator) * 0.1
-            words.append(packers.marlin_weights(values, columns, rows, 4, permutation))
-            # A group as large as the inputs would have another order; no model has that.
-            scales.append(packers.marlin_permute_scales(scale, columns + group, rows, group))
-            meant.append(((values - 8) * scale.repeat_interleave(group, dim=0)).t())
-        return torch.stack(words), torch.stack(scales), torch.stack(meant)
-
-    w13, w13_scale, first = packed(2 * width, hidden, 1)
-    w2, w2_scale, second = packed(hidden, width, 2)
-    x = draw(tokens, hidden)
-    weights, ids = torch.tensor([[0.7, 0.3], [0.4, 0.6]]), torch.tensor([[2, 0], [1, 2]], dtype=torch.int32)
-    expected = torch.stack(
-        [
-            sum(
-                weights[t, k] * model.expert_mlp(x[t : t + 1], first[ids[t, k]], second[ids[t, k]])[0]
-                for k in range(top_k)
-            )
-            for t in range(tokens)
-        ]
-    )
-    found = kernels.few_marlin_experts(x, w13, w13_scale, w2, w2_scale, weights, ids)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
-
 def test_triton_s_products_are_pytorch_s() -> None:
     pytest.importorskip("triton", reason="the CPU engine has no Triton")
     x, weight = draw(3, 40).to(torch.bfloat16), draw(9, 40, seed=1).to(torch.bfloat16)

@@ -19,7 +19,7 @@ from torch import Tensor
 try:
     import triton
 
-    from plumbline_yuan import triton_kernels, triton_marlin
+    from plumbline_yuan import triton_kernels
 except ImportError:  # a CPU engine
     triton = None
 
@@ -262,51 +262,5 @@ def few_experts(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor
         TOP_K=top_k,
         ROWS=4,
         BLOCK=min(2048, triton.next_power_of_2(width)),
-    )
-    return out
-
-
-def few_marlin_experts(
-    x: Tensor, w13: Tensor, w13_scale: Tensor, w2: Tensor, w2_scale: Tensor, weights: Tensor, ids: Tensor
-) -> Tensor:
-    """Like few_experts, for symmetric weights of four bits in Marlin's layout (see triton_marlin.py).
-
-    w13 [E, H / 16, 4 F] and w2 [E, F / 16, 2 H] words, scales [E, groups, 2 F] and [E, groups, H].
-    """
-    tokens, hidden = x.shape
-    top_k, width = ids.shape[1], w13.shape[2] // 4
-    visits = tokens * top_k
-    groups_in, groups_out = w13_scale.shape[1], w2_scale.shape[1]
-    pieces = next(pieces for pieces in (8, 4, 2, 1) if groups_out % pieces == 0)
-    inner = x.new_empty(visits, width)
-    triton_marlin.experts_in_kernel[(visits, width // 64)](
-        x,
-        x.stride(0),
-        w13,
-        w13_scale,
-        ids,
-        inner,
-        GROUPS=groups_in,
-        WIDTH=width,
-        TILES=hidden // groups_in // 16,
-        TOP_K=top_k,
-    )
-    parts = x.new_empty(visits * pieces, hidden, dtype=torch.float32)
-    triton_marlin.experts_out_kernel[(visits, hidden // 64, pieces)](
-        inner,
-        w2,
-        w2_scale,
-        ids,
-        weights,
-        parts,
-        GROUPS=groups_out,
-        HIDDEN=hidden,
-        TILES=width // groups_out // 16,
-        PIECES=pieces,
-    )
-    out = torch.empty_like(x)
-    block = min(256, triton.next_power_of_2(hidden))
-    triton_marlin.sum_kernel[(tokens, triton.cdiv(hidden, block))](
-        parts, out, hidden, COUNT=top_k * pieces, BLOCK=block
     )
     return out

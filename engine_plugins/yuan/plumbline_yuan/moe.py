@@ -43,49 +43,21 @@ class RoutedExperts(routed_experts.RoutedExperts):
 
     def forward_modular(self, x: Tensor, topk_weights: Tensor, topk_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Apply the chosen experts to x [T, H]."""
-        if x.is_cuda and 0 < x.shape[0] <= few_tokens():
-            if self._is_plain(x):
-                return kernels.few_experts(x, self.w13_weight, self.w2_weight, topk_weights, topk_ids)
-            # Unpacking costs as much as reading: with two tokens the matrix kernels have caught up.
-            if x.shape[0] == 1 and self._is_marlin(x):
-                first = self.w13_weight_packed, self.w13_weight_scale
-                second = self.w2_weight_packed, self.w2_weight_scale
-                return kernels.few_marlin_experts(x, *first, *second, topk_weights, topk_ids)
+        if x.is_cuda and 0 < x.shape[0] <= few_tokens() and self._is_plain(x):
+            return kernels.few_experts(x, self.w13_weight, self.w2_weight, topk_weights, topk_ids)
         return super().forward_modular(x, topk_weights, topk_ids, *args, **kwargs)
-
-    def _is_whole(self) -> bool:
-        return self.expert_map is None and not self.apply_router_weight_on_input
 
     def _is_plain(self, x: Tensor) -> bool:
         """Whether the weights lie as they were loaded, all in this process, and x is of their type."""
         backend = getattr(self.quant_method, "unquantized_backend", None)
         return (
             getattr(backend, "name", "") == "TRITON"
-            and self._is_whole()
+            and self.expert_map is None
+            and not self.apply_router_weight_on_input
             and self.w13_weight.dtype == x.dtype
             and self.w13_weight.is_contiguous()
             and self.w2_weight.is_contiguous()
             and self.w13_weight.shape[2] == x.shape[1]
-        )
-
-    def _is_marlin(self, x: Tensor) -> bool:
-        """Whether the weights are symmetric ones of four bits in Marlin's layout, in groups along the inputs, all in this process."""
-        method = self.quant_method
-        if getattr(getattr(method, "wna16_backend", None), "name", "") != "MARLIN" or not self._is_whole():
-            return False
-        group, hidden, words = getattr(method, "group_size", -1), x.shape[1], self.w13_weight_packed.shape[2]
-        return (
-            getattr(method, "num_bits", 0) == 4
-            and getattr(method, "symmetric", False)
-            and getattr(method, "actorder", None) is None
-            and getattr(method, "marlin_input_dtype", None) is None
-            and group in (32, 64, 128)
-            # No padding: the layout's sizes are the model's.
-            and hidden % 64 == 0
-            and words % 256 == 0
-            and self.w13_weight_scale.shape[1] * group == hidden
-            and self.w2_weight_scale.shape[1] * group == words // 4
-            and self.w2_weight_packed.shape[2] == 2 * hidden
         )
 
 

@@ -17,7 +17,7 @@ from plumbline_yuan.dequantise import layout
 # experts of four bits.
 DEQUANTISE = "PLUMBLINE_YUAN_DEQUANTISE"
 
-# Steps of up to this many tokens take the plugin's own kernels for experts (of one token for experts of four bits); 0: never.
+# Steps of up to this many tokens take the plugin's own kernels for the router and for unquantised experts; 0: never.
 FEW_TOKENS = "PLUMBLINE_YUAN_FEW_TOKENS"
 
 
