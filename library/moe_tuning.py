@@ -50,7 +50,7 @@ options:
     type: int
     default: 0
   force:
-    description: Measure again although a record of this shape, engine and these batch sizes is there.
+    description: Measure again although a record of this shape, GPU, vLLM and these batch sizes is there.
     type: bool
     default: false
 attributes:

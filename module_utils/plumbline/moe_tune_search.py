@@ -156,9 +156,9 @@ def _decide(bench: Bench, tokens: int, best: Sequence[Config], tolerance: float,
             continue
         ours, theirs = bench.duel(tokens, config, result.stock)
         gain = statistics.median(theirs) / statistics.median(ours)
+        result.stock_seconds = theirs
         if gain >= WORTHWHILE:
-            result.config, result.gain = dict(config), gain
-            result.tuned_seconds, result.stock_seconds = ours, theirs
+            result.config, result.gain, result.tuned_seconds = dict(config), gain, ours
             return
         break
     result.note = result.note or "stock is as good as anything measured"

@@ -93,7 +93,11 @@ def skipped(scope: str, reason: str) -> Outcome:
 
 
 def recorded(wish: Wish, shape: Shape) -> Outcome | None:
-    """What an earlier run kept in the same directory for the same shape, engine and batch sizes, its file unchanged; else None."""
+    """What was kept in the same directory for the same shape, GPU, vLLM and batch sizes, its file unchanged; else None.
+
+    It may have been measured on another machine and copied here.
+    """
+    version, gpus = _vllm_version(wish.engine_python), _gpus()
     for path in sorted(wish.output.glob(f"*{METADATA}")) if wish.output.is_dir() else ():
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
@@ -103,12 +107,34 @@ def recorded(wish: Wish, shape: Shape) -> Outcome | None:
         if (
             told.get("format") == _FORMAT
             and told.get("shape") == shape.as_dict()
-            and told.get("engine_python") == os.path.realpath(wish.engine_python)
+            and told["conditions"].get("vllm") == version
+            and told["conditions"].get("gpu") in gpus
             and set(wish.batch_sizes) <= {int(size) for size in content if size.isdigit()}
             and content == told.get("content")
         ):
             return Outcome(told["measurements"], [str(wish.output / told["file_name"]), str(path)], recorded=True)
     return None
+
+
+def _vllm_version(python: str) -> str:
+    """The version of vLLM beside a Python, without starting it; empty where there is none or more than one."""
+    found = {
+        path.name[len("vllm-") : -len(".dist-info")]
+        for path in Path(python).parent.parent.glob("lib/python*/site-packages/vllm-*.dist-info")
+        if path.is_dir()
+    }
+    return found.pop() if len(found) == 1 else ""
+
+
+def _gpus(root: Path = Path("/proc/driver/nvidia/gpus")) -> set[str]:
+    """Names of this machine's GPUs as the driver tells them."""
+    names = set()
+    for path in root.glob("*/information"):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "Model":
+                names.add(value.strip())
+    return names
 
 
 def _config(model: Path) -> Mapping[str, Any]:
@@ -146,7 +172,6 @@ def _keep(wish: Wish, shape: Shape, result: Mapping[str, Any]) -> Outcome:
     told = {
         "format": _FORMAT,
         "file_name": name,
-        "engine_python": os.path.realpath(wish.engine_python),
         "shape": shape.as_dict(),
         "conditions": conditions,
         "seconds": result["seconds"],

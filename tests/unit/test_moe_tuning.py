@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.moe_
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.moe_tuning_run import Wish, tune
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.worker import Done, run_worker
 
+GPUS = moe_tuning_run._gpus
 M32 = Shape(32, 8192, 2048, 2)
 YUAN: dict[str, Any] = {
     "architectures": ["YuanForCausalLM"],
@@ -255,6 +257,17 @@ def wish(tmp_path: Path) -> Wish:
     return Wish(sys.executable, tmp_path / "model", 1, [1, 32], 60, tmp_path / "out")
 
 
+def machine(wish: Wish, monkeypatch: pytest.MonkeyPatch, gpu: str = "NVIDIA H200", version: str = "0.26.0") -> None:
+    """A node with this GPU, whose engine holds this vLLM."""
+    root = wish.model.parent
+    shutil.rmtree(root / "engine", ignore_errors=True)
+    (root / f"engine/lib/python3.12/site-packages/vllm-{version}.dist-info").mkdir(parents=True)
+    vars(wish)["engine_python"] = str(root / "engine/bin/python")
+    (root / "gpus/0000:00:06.0").mkdir(parents=True, exist_ok=True)
+    (root / "gpus/0000:00:06.0/information").write_text(f"Model: \t\t {gpu}\nIRQ:   \t\t 16\n")
+    monkeypatch.setattr(moe_tuning_run, "_gpus", functools.partial(GPUS, root / "gpus"))
+
+
 def answering(monkeypatch: pytest.MonkeyPatch, result: dict[str, Any]) -> list[dict[str, Any]]:
     jobs = []
 
@@ -268,6 +281,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, result: dict[str, Any]) -> list[d
 
 def test_files_are_kept_and_the_second_run_changes_nothing(wish: Wish, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = answering(monkeypatch, RESULT)
+    machine(wish, monkeypatch)
     first = tune(wish)
     assert first.changed
     assert jobs[0]["shape"] == M32.as_dict()
@@ -282,6 +296,29 @@ def test_files_are_kept_and_the_second_run_changes_nothing(wish: Wish, monkeypat
     assert tune(wish).changed
     assert tune(Wish(**{**vars(wish), "batch_sizes": [1, 32, 64]})).changed
     assert len(jobs) == 3
+
+
+@pytest.mark.parametrize(("gpu", "version"), [("NVIDIA H100", "0.26.0"), ("NVIDIA H200", "0.33.0")])
+def test_another_gpu_or_vllm_is_measured_anew(
+    wish: Wish, monkeypatch: pytest.MonkeyPatch, gpu: str, version: str
+) -> None:
+    jobs = answering(monkeypatch, RESULT)
+    machine(wish, monkeypatch)
+    tune(wish)
+    machine(wish, monkeypatch, gpu, version)
+    assert tune(wish).changed
+    assert len(jobs) == 2
+
+
+def test_what_is_shipped_is_taken_without_a_measurement(wish: Wish, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = answering(monkeypatch, RESULT)
+    machine(wish, monkeypatch)
+    shutil.copytree(Path(__file__).parents[2] / "data/moe_configs/vllm-0.26.0", wish.output)
+    outcome = tune(Wish(**{**vars(wish), "batch_sizes": list(BATCH_SIZES)}))
+    assert outcome.recorded
+    assert not jobs
+    assert {entry["name"] for entry in outcome.measurements} == {"moe_tuning_gain"}
+    assert all(entry["value"] >= 1.0 for entry in outcome.measurements)
 
 
 def test_check_mode_measures_and_writes_nothing(wish: Wish, monkeypatch: pytest.MonkeyPatch) -> None:
