@@ -114,6 +114,17 @@ options:
         description: Limit for V(awq-w4a16), in seconds.
         type: int
         default: 14400
+      reference:
+        description:
+          - What computes how likely the source finds the known text. V(transformers) takes float32 and six bytes a parameter. V(engine)
+            loads the source as it would be served, and tells how many tokens its key/value cache would hold.
+        type: str
+        choices: [transformers, engine]
+        default: transformers
+      environment:
+        description: Environment variables for V(engine).
+        type: dict
+        default: {}
 attributes:
   check_mode:
     description: Says whether a model would be made, and checks one that is in place.
@@ -204,6 +215,8 @@ _QUANTISE = {
     "grid": {"type": "int", "default": 20},
     "python": {"type": "str", "default": ""},
     "timeout_seconds": {"type": "int", "default": 14400},
+    "reference": {"type": "str", "choices": ["transformers", "engine"], "default": "transformers"},
+    "environment": {"type": "dict", "default": {}},
 }
 
 
@@ -242,6 +255,7 @@ def main() -> None:
     try:
         if quantise:
             quantise["group"] = quantise.pop("group_size")
+            quantise["environment"] = {name: str(value) for name, value in quantise["environment"].items()}
         wish = Wish(**given, quantise=Quantise(**quantise) if quantise else None)
         found = installed(wish)
         missing = found is None and not wish.source.exists()

@@ -23,8 +23,9 @@ from . import checkpoint_convert, checkpoint_directory, quantise_convert
 from .checkpoint_errors import CheckpointError
 from .checkpoint_writer import forget, require_alone
 from .engine_fitness import free_bytes
+from .likelihood_served import ENVIRONMENT
 from .manifest import MANIFEST, SCHEMA, Refused, check_files, read_manifest, sha256_of_file
-from .quantise_wish import AWQ, Quantise, run_awq
+from .quantise_wish import AWQ, Quantise, engines_job, run_awq
 from .safetensors_file import TensorSpec, read_tensors
 from .tensor_source import files_of
 from .worker import run_worker
@@ -214,7 +215,7 @@ def _quantise(wish: Wish, wanted: Quantise) -> tuple[dict[str, str], dict[str, A
     try:
         changed, made = quantise_convert.quantised(conversion, wanted.method, wanted.group)
         as_it_is = all(shard.head is not None for shard in conversion.shards) and not conversion.made
-        direct = as_it_is or (wish.format == "gguf" and wanted.method != AWQ)
+        direct = as_it_is or (wish.format == "gguf" and wanted.method != AWQ and wanted.reference != "engine")
     finally:
         conversion.source.close()
     rounded_bytes = changed.size_bytes * (2 if wanted.method == AWQ else 1)
@@ -284,6 +285,9 @@ def _claim(wish: Wish, wanted: int) -> None:
 
 
 def _memory(wish: Wish, parameters: int) -> None:
+    if wish.quantise is not None and wish.quantise.reference == "engine":
+        # The engine says itself whether it has room.
+        return
     wanted, found = int(4 * parameters * _REFERENCE_FACTOR) + _REFERENCE_BYTES, available_memory()
     if found is not None and found < wanted:
         raise CheckpointError(
@@ -304,12 +308,26 @@ def _reference(wish: Wish) -> dict[str, Any]:
     Of a model that is quantised it is the source itself, or its copy in full precision.
     """
     source = wish.source
-    if wish.format != "gguf":
+    if wish.full.is_dir() or wish.format != "gguf":
         source = wish.partial if wish.quantise is None else wish.full if wish.full.is_dir() else wish.source
     _readable(wish.partial)
+    if wish.quantise is not None and wish.quantise.reference == "engine":
+        served = run_worker(
+            wish.engine_python,
+            "likelihood_served",
+            (),
+            json.dumps(engines_job(source, wish.text, wish.dtype)),
+            timeout=wish.timeout_seconds,
+            environment={**ENVIRONMENT, **wish.quantise.environment},
+            unprivileged=_open_to_all(source),
+        )
+        return {**served.result, "computed_in": f"the engine, {wish.dtype}"}
     architecture = checkpoint_directory.read_json(wish.partial, "config.json")["architectures"][0]
     worker, needs = REFERENCE_WORKERS.get(architecture, ("likelihood_reference", ()))
-    job = json.dumps({"source": str(source), "format": wish.format, "text": wish.text})
+    form = "gguf" if source == wish.source else "safetensors"
+    job = json.dumps(
+        {"source": str(source), "format": form if wish.format == "gguf" else wish.format, "text": wish.text}
+    )
     done = run_worker(
         wish.engine_python,
         worker,

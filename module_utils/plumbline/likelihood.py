@@ -60,7 +60,7 @@ def measurements(
         "unit": "fraction",
         "statistic": f"geometric mean over {count} tokens",
         "limit": math.exp(-source_nll),
-        "limit_source": "the source of the model in transformers, float32",
+        "limit_source": f"the source of the model in {reference.get('computed_in', 'transformers, float32')}",
         "conditions": told,
         "cause": _cause(nll, source_nll, int(reference["vocab_size"])),
         **common,

@@ -8,22 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import likelihood_served  # noqa: F401 - carried to the node because it is named here; it runs in the engine's Python
 from .checkpoint_errors import CheckpointError
 from .checkpoint_store import REFERENCE
 from .likelihood import measurements
+from .likelihood_served import BLOCK, ENVIRONMENT
 from .quantise_quality import EVERY_NAME, Quantised, named, names
 from .quantise_quality import measurements as about_quantised
 from .worker import run_worker
-
-# vLLM's in-process engine: one start of Python instead of two. No compiler is asked for, since a node has none.
-_ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "TORCHDYNAMO_DISABLE": "1",
-}
-_BLOCK = 128
 
 
 @dataclass(frozen=True)
@@ -50,11 +41,11 @@ def measure(model: Path, text: str, engine: Engine, quantised: Quantised = None)
     """
     reference = json.loads((model / REFERENCE).read_text(encoding="utf-8"))
     # Room for a tokenizer that cuts the text into twice as many tokens; a whole number of cache blocks.
-    length = -(-2 * len(reference["token_ids"]) // _BLOCK) * _BLOCK
+    length = -(-2 * len(reference["token_ids"]) // BLOCK) * BLOCK
     job = json.dumps({"model": str(model), "text": text, "options": dict(engine.options), "max_model_len": length})
     conditions = {"engine": engine.id, "revision": model.name, **engine.options}
     command = f"/opt/plumbline/bin/plumbline-verify-model {model}"
-    environment = {**_ENVIRONMENT, **engine.environment}
+    environment = {**ENVIRONMENT, **engine.environment}
     scope, wanted = model.parent.name, names(quantised)
     try:
         done = run_worker(
@@ -69,4 +60,4 @@ def measure(model: Path, text: str, engine: Engine, quantised: Quantised = None)
         ]
     told = {**conditions, "peak_memory_bytes": done.peak_bytes}
     measured = named(measurements(scope, reference, done.result, told, command), quantised)
-    return measured + (about_quantised(scope, quantised, done.result, conditions) if quantised else [])
+    return measured + (about_quantised(scope, quantised, (reference, done.result), conditions) if quantised else [])

@@ -52,9 +52,12 @@ def _caused(measurement: Mapping[str, Any], bits: int) -> dict[str, Any]:
 
 
 def measurements(
-    scope: str, quantised: Mapping[str, Any], served: Mapping[str, Any] | None, conditions: Mapping[str, Any]
+    scope: str,
+    quantised: Mapping[str, Any],
+    said: tuple[Mapping[str, Any], Mapping[str, Any]] | None,
+    conditions: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Rounding, size and cache. `served` is what the engine said of itself (cache_tokens, ...), None where it did not load."""
+    """Rounding, size and cache. `said`: the source's reference and what the engine said of itself, None where it did not load."""
     told = {**conditions, **{key: quantised[key] for key in ("method", "bits", "group")}}
     return [
         _rounding(scope, quantised, told),
@@ -70,7 +73,7 @@ def measurements(
                 "source_weight_bytes": quantised["source_weight_bytes"],
             },
         },
-        _cache(scope, quantised, served, told),
+        _cache(scope, quantised, said, told),
     ]
 
 
@@ -93,16 +96,24 @@ def _rounding(scope: str, quantised: Mapping[str, Any], told: Mapping[str, Any])
 
 
 def _cache(
-    scope: str, quantised: Mapping[str, Any], served: Mapping[str, Any] | None, told: Mapping[str, Any]
+    scope: str,
+    quantised: Mapping[str, Any],
+    said: tuple[Mapping[str, Any], Mapping[str, Any]] | None,
+    told: Mapping[str, Any],
 ) -> dict[str, Any]:
     common = {"name": "model_cache_tokens", "scope": scope}
-    if served is None:
+    if said is None:
         return {**common, "skipped": "the engine did not load the model", "conditions": told}
+    source, served = said
     if not served.get("cache_takes_the_rest"):
         reason = "this engine's cache has a size of its own, whatever the weights leave"
         return {**common, "skipped": reason, "conditions": told}
     per_token = served["cache_bytes_per_token"]
-    saved = quantised["source_weight_bytes"] - quantised["weight_bytes"]
+    if "cache_tokens" in source:
+        gained, gained_by = served["cache_tokens"] - source["cache_tokens"], "the engine's own figure for the source"
+    else:
+        gained = (quantised["source_weight_bytes"] - quantised["weight_bytes"]) // per_token
+        gained_by = "bytes of weights saved over bytes of a token in the cache"
     return {
         **common,
         "value": served["cache_tokens"],
@@ -111,7 +122,7 @@ def _cache(
         "conditions": {
             **told,
             "cache_bytes_per_token": per_token,
-            "gained_tokens": saved // per_token,
-            "gained_by": "bytes of weights saved over bytes of a token in the cache",
+            "gained_tokens": gained,
+            "gained_by": gained_by,
         },
     }

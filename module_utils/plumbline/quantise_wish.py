@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import quantise_awq
+from .checkpoint_directory import read_json
 from .checkpoint_errors import CheckpointError
+from .likelihood_served import BLOCK
 from .quantise_plan import Plan, scheme
 from .worker import run_worker
 
@@ -19,7 +22,11 @@ LEAST_GRID = 4
 
 @dataclass(frozen=True)
 class Quantise:
-    """One of quantise_plan.METHODS with its options; what begins with `calibration` and `python` is for AWQ alone."""
+    """One of quantise_plan.METHODS with its options. What concerns calibration, and `python`, are for AWQ alone.
+
+    `reference`: what computes how likely the source finds the known text, transformers in float32, or `engine`, which needs no more memory
+    than to serve it; `environment` is the engine's then.
+    """
 
     method: str
     group: int
@@ -30,6 +37,8 @@ class Quantise:
     grid: int = 20
     python: str = ""
     timeout_seconds: int = 14400
+    reference: str = "transformers"
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be quantised so, before anything is read."""
@@ -47,9 +56,10 @@ class Quantise:
     @property
     def key(self) -> list[Any]:
         """What the result depends on; part of a model's revision."""
-        if self.method != AWQ:
-            return [self.method, self.group]
-        return [self.method, self.group, self.calibration_sha256, self.samples, self.length, self.grid]
+        found: list[Any] = [self.method, self.group]
+        if self.method == AWQ:
+            found += [self.calibration_sha256, self.samples, self.length, self.grid]
+        return found if self.reference == "transformers" else [*found, self.reference]
 
 
 def run_awq(wish: Quantise, source: Path, target: Path, made: Plan) -> None:
@@ -94,3 +104,16 @@ def _calibration(wish: Quantise) -> str:
             "it changed meanwhile: run again."
         )
     return text
+
+
+def engines_job(source: Path, text: str, dtype: str) -> dict[str, Any]:
+    """The job of likelihood_served for a source, as it would be served."""
+    most = read_json(source, "config.json").get("max_position_embeddings")
+    # No tokenizer makes more tokens than there are bytes.
+    length = -(-(len(text.encode()) + 1) // BLOCK) * BLOCK
+    return {
+        "model": str(source),
+        "text": text,
+        "options": {"dtype": dtype},
+        "max_model_len": min(length, most) if isinstance(most, int) else length,
+    }

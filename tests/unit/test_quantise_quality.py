@@ -113,9 +113,12 @@ def test_a_model_that_gains_nothing_is_told(rules: dict[str, Any], weight_bytes:
 
 def test_tokens_of_the_cache() -> None:
     said = {"cache_tokens": 250_000, "cache_bytes_per_token": 393_216, "cache_takes_the_rest": True}
-    cache = measurements("m", quantised(), said, {})[2]
+    cache = measurements("m", quantised(), ({}, said), {})[2]
     assert cache["value"] == 250_000
     assert cache["conditions"]["gained_tokens"] == 58_000_000_000 // 393_216
-    on_a_processor = measurements("m", quantised(), {**said, "cache_takes_the_rest": False}, {})[2]
+    measured = measurements("m", quantised(), ({"cache_tokens": 100_000}, said), {})[2]
+    assert measured["conditions"]["gained_tokens"] == 150_000
+    assert "the engine's own figure" in measured["conditions"]["gained_by"]
+    on_a_processor = measurements("m", quantised(), ({}, {**said, "cache_takes_the_rest": False}), {})[2]
     assert "a size of its own" in on_a_processor["skipped"]
     assert "did not load" in measurements("m", quantised(), None, {})[2]["skipped"]

@@ -136,6 +136,37 @@ def test_too_little_memory_counts_the_sources_parameters(
     assert asked == []
 
 
+def test_the_engine_itself_computes_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a source that is too large for float32: no memory is asked for, and the engine loads it in full precision."""
+    seen: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def worker(python: str, module: str, needs: tuple[str, ...], job: str, **options: Any) -> Done:
+        if module == "likelihood_served":
+            seen.append((json.loads(job), options))
+            assert "quantization_config" not in (Path(seen[-1][0]["model"]) / "config.json").read_text()
+            return Done({**REFERENCE, "cache_tokens": 4096}, 0)
+        return run_worker(python, module, needs, job, **options)
+
+    monkeypatch.setattr(checkpoint_store, "run_worker", worker)
+    monkeypatch.setattr(checkpoint_store, "available_memory", lambda: 1 << 20)
+    source = checkpoint(tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 100}))
+    asked = Quantise("rtn-w4a16", 128, reference="engine", environment={"NAME": "value"})
+    wish = wish_for(tmp_path, source, quantise=asked)
+    install(wish)
+    assert seen[0][0] == {
+        "model": str(source),
+        "text": "Some text.",
+        "options": {"dtype": "bfloat16"},
+        "max_model_len": 100,
+    }
+    assert seen[0][1]["environment"]["NAME"] == "value"
+    kept = json.loads((wish.path / "reference.json").read_text())
+    assert (kept["computed_in"], kept["cache_tokens"]) == ("the engine, bfloat16", 4096)
+    assert wish.revision != replace(wish, quantise=ROUNDED).revision
+
+
 # --- AWQ ---
 
 
