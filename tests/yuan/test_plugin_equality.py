@@ -188,6 +188,21 @@ def test_four_bits(tmp_path: Path, name: str) -> None:
     check(Model(directory, YuanReference(configs.get(name), dense, torch.float32)), Case(chunks(64)), tmp_path)
 
 
+@pytest.mark.long
+def test_four_bits_left_packed(tmp_path: Path) -> None:
+    # The dense model on vLLM's own kernels for four bits, as a GPU runs them: packed rows regrouped, the values turned back and merged.
+    probe = "import sys, torch, vllm._C; sys.exit(not hasattr(torch.ops._C, 'cpu_gemm_wna16'))"
+    if subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode != 0:
+        pytest.skip("vLLM has no kernel for four bits on this CPU")
+    config, packed, dense = quantised(configs.get("dense"), checkpoints.make_tensors(configs.get("dense"), seed=1))
+    checkpoints.write_hf_safetensors(tmp_path / "model", config, packed)
+    case = Case({**chunks(64), "dtype": "bfloat16"}, [prompts(1, 2, 17)], {"PLUMBLINE_YUAN_DEQUANTISE": "0"})
+    answered = serve(tmp_path / "model", case, tmp_path)
+    assert "error" not in answered, answered["error"]
+    # bfloat16 keeps eight bits. Wrong rows anywhere would be differences of the size of the logits themselves.
+    assert worst(YuanReference(configs.get("dense"), dense, torch.float32), answered) < 5e-2
+
+
 def test_a_missing_tensor_stops_the_engine(tmp_path: Path) -> None:
     tensors = checkpoints.make_tensors(configs.get("m32"), seed=1)
     del tensors["model.layers.2.self_attn.lf_gate.conv1.bias"]
