@@ -50,7 +50,8 @@ SHARD_TENSORS = 32
 
 def block() -> bytes:
     """Finite random bfloat16 of one tensor."""
-    return (np.random.default_rng(0).integers(0, 1 << 16, TENSOR_BYTES // 2, dtype=np.uint16) & 0xBFFF).tobytes()
+    bits = np.random.default_rng(0).integers(0, 1 << 16, TENSOR_BYTES // 2, dtype=np.uint16)
+    return bytes((bits & 0xBFFF).tobytes())
 
 
 def names(gigabytes: float) -> list[str]:

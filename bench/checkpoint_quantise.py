@@ -130,8 +130,14 @@ def main() -> int:
         source = Path(work) / "source"
         source.mkdir()
         size = make(source, arguments.bytes)
-        ours = {"source": str(source), "format": "safetensors", "dtype": "bfloat16", "source_key": "bench"}
-        ours.update(method=f"rtn-{scheme.lower()}", group=128)
+        ours: dict[str, object] = {
+            "source": str(source),
+            "format": "safetensors",
+            "dtype": "bfloat16",
+            "source_key": "bench",
+            "method": f"rtn-{scheme.lower()}",
+            "group": 128,
+        }
         contenders = {"plumbline": (arguments.engine_python, OURS.format(checkout=str(CHECKOUT)), ours)}
         for workers in (1, os.cpu_count() or 1):
             theirs = {"source": str(source), "scheme": scheme, "workers": workers}

@@ -48,7 +48,8 @@ Tensors = dict[str, tuple[TensorSpec, bytes]]
 def bfloat16(values: np.ndarray) -> np.ndarray:
     """Nearest bfloat16 as uint16."""
     bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
-    return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
+    rounded: np.ndarray = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
+    return rounded
 
 
 def tiny(kind: str, seed: int) -> tuple[dict[str, Any], Tensors]:

@@ -142,7 +142,9 @@ class CallbackModule(CallbackBase):
         except OSError as error:
             self._display.warning(f"{host} could not be marked as lost: {error}")
             return ""
-        told = f"{host} answered before and cannot be reached any more: it is marked in {path} until it answers a survey"
+        told = (
+            f"{host} answered before and cannot be reached any more: it is marked in {path} until it answers a survey"
+        )
         self._display.warning(told)
         return f"; {told}"
 
