@@ -52,6 +52,8 @@ def read_answer(text: str, stderr: str = "") -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(lines[-1])
         if "error" in answer:
             raise _ToldError(str(answer["error"]))
+        if not all(isinstance(answer[name], list) for name in ("points", "gpus", "notes")):
+            raise TypeError("points, gpus and notes are lists")
         for point in answer["points"]:
             if point["kind"] not in KINDS:
                 raise KeyError(point["kind"])

@@ -26,7 +26,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.link
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.nvlink import NvLinks
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.pci_topology import pci_facts
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.tree import Tree
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.tools.lspci_tree import machine
@@ -430,6 +430,7 @@ def test_a_bad_answer_of_the_copy_probe_is_one_sentence(text: str, stderr: str, 
         ),
     ).map(json.dumps)
 )
+@example('{"points":{},"gpus":[],"notes":{}}')
 def test_no_answer_raises_anything_but_a_sentence(text: str) -> None:
     try:
         answer = gpu_bandwidth.read_answer(text)
