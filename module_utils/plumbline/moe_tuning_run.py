@@ -101,18 +101,22 @@ def recorded(wish: Wish, shape: Shape) -> Outcome | None:
     for path in sorted(wish.output.glob(f"*{METADATA}")) if wish.output.is_dir() else ():
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
-            content = json.loads((wish.output / told["file_name"]).read_text(encoding="utf-8"))
-        except (OSError, ValueError, KeyError):
+            # A name alone: what a damaged record names outside of its directory is none of ours.
+            file = wish.output / Path(told["file_name"]).name
+            content = json.loads(file.read_text(encoding="utf-8"))
+            counts = (
+                told["format"] == _FORMAT
+                and told["shape"] == shape.as_dict()
+                and told["conditions"]["vllm"] == version
+                and told["conditions"]["gpu"] in gpus
+                and set(wish.batch_sizes) <= {int(size) for size in content if size.isdigit()}
+                and content == told["content"]
+            )
+            measurements = list(told["measurements"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-        if (
-            told.get("format") == _FORMAT
-            and told.get("shape") == shape.as_dict()
-            and told["conditions"].get("vllm") == version
-            and told["conditions"].get("gpu") in gpus
-            and set(wish.batch_sizes) <= {int(size) for size in content if size.isdigit()}
-            and content == told.get("content")
-        ):
-            return Outcome(told["measurements"], [str(wish.output / told["file_name"]), str(path)], recorded=True)
+        if counts:
+            return Outcome(measurements, [str(file), str(path)], recorded=True)
     return None
 
 

@@ -298,6 +298,17 @@ def test_files_are_kept_and_the_second_run_changes_nothing(wish: Wish, monkeypat
     assert len(jobs) == 3
 
 
+@pytest.mark.parametrize("damage", ["[]", "{", '{"file_name": 3}', '{"file_name": "../../model/config.json"}'])
+def test_a_damaged_record_counts_for_nothing(wish: Wish, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    jobs = answering(monkeypatch, RESULT)
+    machine(wish, monkeypatch)
+    tune(wish)
+    for path in wish.output.glob(f"*{moe_tuning_run.METADATA}"):
+        path.write_text(damage)
+    assert not tune(wish).recorded
+    assert len(jobs) == 2
+
+
 @pytest.mark.parametrize(("gpu", "version"), [("NVIDIA H100", "0.26.0"), ("NVIDIA H200", "0.33.0")])
 def test_another_gpu_or_vllm_is_measured_anew(
     wish: Wish, monkeypatch: pytest.MonkeyPatch, gpu: str, version: str
