@@ -50,6 +50,7 @@ test: venv-dev ## Linters, unit tests, molecule
 	@tests/run.sh
 
 test-yuan: venv-dev ## Tests in the engine's Python: the Yuan plugin in a real vLLM, checkpoints, quantisation
+	@$(PYTHON) -m lab packages --engine
 	@tests/yuan.sh
 
 test-e2e: venv-dev ## The demo end to end, as a test

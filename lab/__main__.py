@@ -42,8 +42,10 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     distribution = commands.add_parser("packages", help="install the distribution packages that are missing")
-    distribution.add_argument("--controller", action="store_true", help="only what a controller without a lab needs")
-    distribution.add_argument("--vm", action="store_true", help="what the virtual bare metal needs")
+    of = distribution.add_mutually_exclusive_group()
+    of.add_argument("--controller", action="store_true", help="only what a controller without a lab needs")
+    of.add_argument("--vm", action="store_true", help="what the virtual bare metal needs")
+    of.add_argument("--engine", action="store_true", help="what the tests in the engine's Python need")
     environment = commands.add_parser("venv", help="make or renew .venv")
     environment.add_argument("--dev", action="store_true", help="with what the tests need")
     commands.add_parser("up", help="bring node and BMC up")
@@ -68,7 +70,16 @@ def dispatch(options: argparse.Namespace) -> None:
     """Do what the command line asks for."""
     command = options.command
     if command == "packages":
-        packages.ensure(ROOT / ".cache" / "apt.log", controller_only=options.controller, machine=options.vm)
+        wanted = (
+            packages.machine_needs
+            if options.vm
+            else packages.engine_needs
+            if options.engine
+            else packages.controller_needs
+            if options.controller
+            else packages.needs
+        )
+        packages.ensure(ROOT / ".cache" / "apt.log", wanted())
     elif command == "venv":
         venv.ensure(ROOT, "requirements-dev.txt" if options.dev else "requirements.txt")
     elif command == "vm":

@@ -72,6 +72,16 @@ def machine_needs() -> list[Need]:
     ]
 
 
+def engine_needs() -> list[Need]:
+    """What the tests in the engine's Python need: its lock is for CPython 3.11, and vLLM's CPU kernels are linked with libnuma."""
+    libraries = ("/usr/lib/x86_64-linux-gnu/libnuma.so.1", "/usr/lib64/libnuma.so.1")
+    return [
+        Need("Python 3.11", ("python3.11",), ("python3.11",)),
+        Need("vLLM's kernels", ("libnuma1", "libnuma1t64"), libraries),
+        *controller_needs(),
+    ]
+
+
 def require(wanted: list[Need]) -> None:
     """Refuse, with the remedy, what is missing; for commands that do not install."""
     missing = [need for need in wanted if not need.met()]
@@ -101,9 +111,8 @@ def choose(missing: list[Need]) -> list[str]:
     return chosen
 
 
-def ensure(log: Path, *, controller_only: bool = False, machine: bool = False) -> None:
+def ensure(log: Path, wanted: list[Need]) -> None:
     """Install what is missing; nothing missing costs nothing and asks for no password."""
-    wanted = machine_needs() if machine else controller_needs() if controller_only else needs()
     missing = [need for need in wanted if not need.met()]
     if not missing:
         return

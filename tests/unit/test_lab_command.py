@@ -70,7 +70,7 @@ def test_without_apt_the_missing_packages_are_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(packages, "needs", lambda: [packages.Need("x", ("podman",), ("/no/such/program",))])
     monkeypatch.setattr(packages, "which", lambda _: None)
     with pytest.raises(LabError, match="not a Debian or Ubuntu machine, so install them by hand: podman"):
-        packages.ensure(tmp_path / "log")
+        packages.ensure(tmp_path / "log", packages.needs())
 
 
 def test_without_root_and_sudo_the_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_without_root_and_sudo_the_missing_packages_are_named(monkeypatch: pytes
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(LabError, match="missing: podman; run make as root, or install sudo"):
-        packages.ensure(tmp_path / "log")
+        packages.ensure(tmp_path / "log", packages.needs())
 
 
 def wheel(path: Path, content: bytes) -> None:
