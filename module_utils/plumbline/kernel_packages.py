@@ -95,6 +95,8 @@ def plan_boot(context: Context) -> tuple[Boot, Part]:
         boot.install.append("versionlock")
     if {"release", "minimum"} & set(boot.install) and (fault := room_fault(tree)):
         raise KernelError(fault)
+    if wanted.get("release"):
+        part.record["release"] = wanted["release"]
     known = boot.wanted if boot.wanted in boot.installed else ""
     if known:
         _plan_default(context, boot, part, bool(wanted.get("release")))
@@ -123,8 +125,16 @@ def _choose(context: Context, boot: Boot, release: str, hold: bool) -> str:
     if boot.installed and not fitting:
         boot.install.append("minimum")
         return f"{minimum} or newer"
+    known = context.known("boot")
+    if fitting and known.get("release") == boot.boots_next != fitting[0] and (hold or uses_entries(context.tree)):
+        # It boots because it was wished by name: without that wish the newest does. (GRUB without a hold boots it by itself, once our
+        # drop-in names no default any more.)
+        return fitting[0]
     if boot.boots_next in fitting:
-        is_asked = hold or (minimum and boot.running and compare_versions(boot.running, minimum) < 0)
+        # An entry that was chosen for the minimum stays while it is the newest: let go, GRUB would boot again what was too old.
+        is_ours = known.get("entry") == boot.boots_next == fitting[0]
+        is_too_old = boot.running and minimum and compare_versions(boot.running, minimum) < 0
+        is_asked = hold or is_too_old or (minimum and is_ours)
         return boot.boots_next if is_asked else ""
     # What boots next is too old, but a newer one is there (a boot loader entry that stayed behind).
     return fitting[0] if fitting else ""

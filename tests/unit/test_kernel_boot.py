@@ -212,6 +212,50 @@ def test_an_older_release_boots_by_its_own_entry_and_no_longer_when_the_wish_goe
     assert machine.held() == []
 
 
+def test_a_held_machine_boots_the_newest_again_when_no_release_is_wished(tmp_path: Path) -> None:
+    machine = ubuntu(tmp_path)
+    converge(machine, {"boot": {"release": OLD, "hold": True}})
+    machine.boot(OLD, "boot-2", "")
+    wish = {"boot": {"hold": True}}
+    changed, rows = converge(machine, wish)
+    assert changed
+    assert rows["boot.running_kernel"]["restart_required"]
+    assert next_kernel(machine.tree) == NEW
+    assert not [one for one in machine.held() if OLD in one]
+    machine.boot(NEW, "boot-3", "")
+    changed, rows = converge(machine, wish)
+    assert not changed
+    assert not any(row["restart_required"] for row in rows.values())
+
+
+def test_a_default_chosen_for_the_minimum_stays_after_the_restart(tmp_path: Path) -> None:
+    newer = "6.8.0-45-generic"
+    machine = Deb(tmp_path, [newer, OLD], OLD)
+    # A site whose own file names the old kernel, which its GRUB would boot again without our word.
+    machine.put("/etc/default/grub", f'GRUB_DEFAULT="gnulinux-advanced-u1>gnulinux-{OLD}-advanced-u1"\n')
+    machine.run(["update-grub"])
+    assert next_kernel(machine.tree) == OLD
+    wish = {"minimum_version": "6.8"}
+    assert converge(machine, wish)[0]
+    assert next_kernel(machine.tree) == newer
+    machine.boot(newer, "boot-2")
+    assert not converge(machine, wish)[0]
+    assert next_kernel(machine.tree) == newer
+    # Without any wish the site's own choice counts again.
+    converge(machine, {})
+    assert next_kernel(machine.tree) == OLD
+
+
+def test_entries_boot_the_newest_again_when_no_release_is_wished(tmp_path: Path) -> None:
+    machine = El(tmp_path, [EL_NEW, EL_OLD], EL_NEW)
+    converge(machine, {"boot": {"release": EL_OLD}})
+    assert next_kernel(machine.tree) == EL_OLD
+    machine.put("/proc/sys/kernel/osrelease", EL_OLD)
+    converge(machine, {"boot": {}})
+    assert next_kernel(machine.tree) == EL_NEW
+    assert not converge(machine, {"boot": {}})[0]
+
+
 def test_a_machine_that_booted_another_kernel_fails_and_is_not_restarted_for_ever(tmp_path: Path) -> None:
     machine = ubuntu(tmp_path)
     wish = {"boot": {"release": OLD}}
