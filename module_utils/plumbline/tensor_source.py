@@ -42,15 +42,11 @@ class Place:
     offset: int
 
 
-class PlacedSource(TensorSource, Protocol):
-    """A source that may say where a tensor lies, so that the writer reads it into its own buffers without another copy."""
-
-    def place(self, name: str) -> Place | None:
-        """Where the tensor lies, None where it has to be put together by `read`."""
-
-
 def place_of(source: TensorSource, name: str) -> Place | None:
-    """Where a tensor of the source lies as it is, None where the source cannot say."""
+    """Where a tensor of the source lies as it is, so that the writer reads it without another copy; None where it has to be put together.
+
+    A source says so by a method `place(name)`; it may have none, or return None.
+    """
     place = getattr(source, "place", None)
     found = place(name) if place is not None else None
     return found if isinstance(found, Place) else None
