@@ -13,7 +13,7 @@ from typing import Any
 
 _STORED_BYTES = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
-    "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+    "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
 }  # fmt: skip
 _CONVERTED = ("F64", "F32", "F16", "BF16")  # what an engine loads in its own dtype; the rest (quantised) stays as it is
 DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
@@ -109,7 +109,7 @@ def read_checkpoint(folder: Path, dtype: str) -> Checkpoint:
             f"the checkpoint in {folder} cannot be read ({error}); run the model stage again"
         ) from error
     text_config = config.get("text_config", config)
-    element_bytes, dtype = _element_bytes(text_config, dtype)
+    element_bytes, dtype = element_bytes_of(text_config, dtype)
     return Checkpoint(
         path=str(folder),
         architecture=", ".join(config.get("architectures") or []) or str(config.get("model_type", "unknown")),
@@ -124,8 +124,8 @@ def read_checkpoint(folder: Path, dtype: str) -> Checkpoint:
     )
 
 
-def _element_bytes(config: dict[str, Any], dtype: str) -> tuple[int, str]:
-    """Return the bytes of one element and the name of the type."""
+def element_bytes_of(config: dict[str, Any], dtype: str) -> tuple[int, str]:
+    """Return the bytes of one element and the name of the type; raises CheckpointError for one that no engine computes in."""
     if dtype == "auto":
         declared = str(config.get("dtype") or config.get("torch_dtype") or "float16").replace("torch.", "")
         # vLLM serves float32 checkpoints in 16 bits unless told otherwise.

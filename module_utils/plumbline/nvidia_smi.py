@@ -83,6 +83,8 @@ def _gpu(gpu: ElementTree.Element) -> dict[str, Any]:
         "compute_mode": _value(gpu, "compute_mode"),
         "mig_mode": _value(gpu, "mig_mode/current_mig"),
         "memory_total_bytes": _quantity(gpu, "fb_memory_usage/total", "MiB", _MIB),
+        # What the driver keeps of it: CUDA has the rest. Schemas before v12 do not tell.
+        "memory_reserved_bytes": _quantity(gpu, "fb_memory_usage/reserved", "MiB", _MIB),
         "power_limit_watts": _power(gpu, "current_power_limit", "power_limit"),
         "power_limit_default_watts": _power(gpu, "default_power_limit"),
         "power_limit_minimum_watts": _power(gpu, "min_power_limit"),
