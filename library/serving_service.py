@@ -12,6 +12,10 @@ description:
   - Compares what runs (the record that C(plumbline-ready) wrote after the last successful start) with what is wanted, and
     restarts the unit once when they differ. A run that was cut off between a change and the restart is made good by the next.
   - Waits until the unit is active, which for this unit means that a right completion came back.
+  - Where O(upgrade) is given, another model or engine comes in beside. It starts as a unit of its own; the old one serves until the
+    new one gave a right completion. Then O(name) is restarted with it, and the unit beside is ended. A new one that does not become
+    ready is ended and changes nothing. Where memory does not hold two, the upgrade is made in place, and a new one that does not
+    become ready is replaced by the old one.
   - When the start fails, the error is the one line of the journal that says why. A unit whose endpoint answers wrongly is
     stopped, since starting it again would not help; after any other failure systemd goes on trying.
 author:
@@ -33,8 +37,69 @@ options:
     description: File that C(plumbline-ready) writes.
     type: path
     default: /run/plumbline-serving/ready.json
+  text:
+    description: Text of the unit's file. Left out, the file is left alone.
+    type: str
+    default: ""
+  serves:
+    description: What names engine and model, the value of C(PLUMBLINE_SERVES) in the unit.
+    type: str
+    default: ""
+  upgrade:
+    description: The unit that another model or engine starts as. Left out, every change is a restart.
+    type: dict
+    suboptions:
+      name:
+        description: The unit.
+        type: str
+        required: true
+      configuration:
+        description: What identifies its configuration.
+        type: str
+        required: true
+      record:
+        description: File that C(plumbline-ready) writes for it.
+        type: path
+        required: true
+      text:
+        description: Text of its file.
+        type: str
+        required: true
+      host:
+        description: Address that it listens on.
+        type: str
+        required: true
+      port:
+        description: Port that it listens on.
+        type: int
+        required: true
+      mode:
+        description: V(auto) is V(beside) where O(upgrade.fits), else V(in_place).
+        type: str
+        choices: [auto, beside, in_place]
+        default: auto
+      fits:
+        description: Whether memory holds the old and the new one.
+        type: bool
+        default: true
+      arithmetic:
+        description: The figures behind O(upgrade.fits), as part of a sentence.
+        type: str
+        default: ""
+  notice_seconds:
+    description: How long a gateway is given to notice that a unit became ready, before another one is ended.
+    type: float
+    default: 0
+  directory:
+    description: Directory of the units' files.
+    type: path
+    default: /etc/systemd/system
+  previous:
+    description: Where the old unit's file is kept during an upgrade in place.
+    type: path
+    default: /etc/plumbline/serving-previous.service
   timeout_seconds:
-    description: How long to wait for the unit. Longer than the unit's own limit, so that systemd gives up first.
+    description: How long to wait for a unit. Longer than the unit's own limit, so that systemd gives up first.
     type: int
     default: 1860
 attributes:
@@ -42,7 +107,7 @@ attributes:
     description: Says whether it would restart the unit, and why.
     support: full
   diff_mode:
-    description: Shows why it restarts the unit.
+    description: Shows what changes in the unit's file, and why it restarts the unit.
     support: full
 """
 
@@ -52,6 +117,7 @@ EXAMPLES = r"""
     name: plumbline-serving.service
     configuration: "{{ __serving_configuration }}"
     api_key: "{{ serving_api_key }}"
+    text: "{{ __serving_unit_content }}"
 """
 
 RETURN = r"""
@@ -66,6 +132,19 @@ ready_seconds:
   returned: success
   type: float
   sample: 61.4
+upgrade:
+  description: >-
+    C(how) the unit came to run as wanted (V(none), V(start), V(restart), V(in place) or V(beside)), C(because) for an upgrade, and the
+    C(seconds) that it took in all.
+  returned: success
+  type: dict
+  sample: {how: beside, because: memory holds both, seconds: 141.9}
+measurements:
+  description: C(serving_upgrade) after an upgrade, else none.
+  returned: always
+  type: list
+  elements: dict
+  sample: []
 restarts:
   description: How often systemd restarted the unit by itself since it was last started by hand.
   returned: success
@@ -74,144 +153,158 @@ restarts:
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.readiness import key_digest
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.systemd_service import (
-    PROPERTIES,
-    State,
-    cause_from_journal,
-    parse_record,
-    parse_show,
-    reasons_to_start,
-    was_refused,
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.serving_steward import (
+    Steward,
+    StewardError,
+    Texts,
+    Tools,
+    Unit,
 )
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.serving_upgrade import (
+    Decision,
+    Found,
+    UpgradeRefusedError,
+    Wanted,
+    decide,
+)
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.sockets import conflict, listeners
 
-POLL_SECONDS = 0.5
-
-
-class Unit:
-    """One unit of the node's systemd."""
-
-    def __init__(self, module: AnsibleModule, name: str) -> None:
-        """Find systemctl; fails the module where there is none."""
-        self.module = module
-        self.name = name
-        self.systemctl = module.get_bin_path("systemctl", required=True)
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        """Call systemctl."""
-        code, out, err = self.module.run_command([self.systemctl, *arguments])
-        return code, out, err
-
-    def must(self, *arguments: str) -> None:
-        """Call systemctl; fail the module with what it said when it fails."""
-        code, out, err = self.run(*arguments)
-        if code != 0:
-            said = (err or out).strip()
-            self.module.fail_json(
-                msg=f"systemctl {' '.join(arguments)} ended with {code}: {said}; look at systemctl status {self.name}"
-            )
-
-    def state(self) -> State:
-        """Return the state of the unit now."""
-        return parse_show(self.run("show", self.name, f"--property={','.join(PROPERTIES)}")[1])
-
-    def journal(self, invocation: str) -> list[str]:
-        """Return the log of one start, of its processes and of systemd about it; empty where there is no journal."""
-        journalctl = self.module.get_bin_path("journalctl")
-        if not journalctl or not invocation:
-            return []
-        match = [f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
-        text = str(self.module.run_command([journalctl, "--no-pager", "-o", "cat", "-n", "2000", *match])[1])
-        return text.splitlines()
+UPGRADE = {
+    "name": {"type": "str", "required": True},
+    "configuration": {"type": "str", "required": True},
+    "record": {"type": "path", "required": True},
+    "text": {"type": "str", "required": True},
+    "host": {"type": "str", "required": True},
+    "port": {"type": "int", "required": True},
+    "mode": {"type": "str", "choices": ["auto", "beside", "in_place"], "default": "auto"},
+    "fits": {"type": "bool", "default": True},
+    "arithmetic": {"type": "str", "default": ""},
+}
+ARGUMENTS = {
+    "name": {"type": "str", "required": True},
+    "configuration": {"type": "str", "required": True},
+    "api_key": {"type": "str", "required": True, "no_log": True},
+    "record": {"type": "path", "default": "/run/plumbline-serving/ready.json"},
+    "text": {"type": "str", "default": ""},
+    "serves": {"type": "str", "default": ""},
+    "upgrade": {"type": "dict", "options": UPGRADE},
+    "notice_seconds": {"type": "float", "default": 0},
+    "directory": {"type": "path", "default": "/etc/systemd/system"},
+    "previous": {"type": "path", "default": "/etc/plumbline/serving-previous.service"},
+    "timeout_seconds": {"type": "int", "default": 1860},
+}
 
 
-def start(unit: Unit, before: State, failures: Path, timeout_seconds: int) -> State:
-    """Restart the unit and wait until it is active; fail the module with the cause when it does not become so."""
-    failures.unlink() if failures.exists() else None  # somebody asked for this start: no pause because of earlier ones
-    unit.must("daemon-reload")
-    unit.must("restart", "--no-block", unit.name)
-    deadline = time.monotonic() + timeout_seconds
-    invocation = ""
-    while True:
-        state = unit.state()
-        fresh = state.invocation not in ("", before.invocation)
-        invocation = invocation or (state.invocation if fresh else "")
-        if fresh and state.running:
-            return state
-        if (fresh and state.failed_start) or (invocation and state.invocation != invocation):
-            _fail(unit, state, invocation)
-        if time.monotonic() > deadline:
-            _fail(
-                unit,
-                state,
-                invocation,
-                f"it was not ready within {timeout_seconds} s ({state.status_text or state.sub})",
-            )
-        time.sleep(POLL_SECONDS)
-
-
-def _fail(unit: Unit, state: State, invocation: str, cause: str = "") -> None:
-    lines = unit.journal(invocation)
-    cause = cause or cause_from_journal(lines) or state.status_text or f"result {state.result or 'unknown'}"
-    if was_refused(lines):
-        unit.run("stop", unit.name)
-        outcome = "it was stopped and serves nobody"
-    else:
-        outcome = "systemd goes on trying"
-    unit.module.fail_json(
-        msg=f"{unit.name} did not become ready: {cause}; {outcome}; the whole log: journalctl -u {unit.name}",
-        journal_tail=lines[-30:],
-        result=state.result,
+def wanted_of(parameters: dict[str, Any]) -> Wanted:
+    """Return what shall run, from the module's parameters."""
+    wanted = Wanted(parameters["configuration"], key_digest(parameters["api_key"]), parameters["serves"])
+    upgrade = parameters["upgrade"]
+    if not upgrade:
+        return wanted
+    return replace(
+        wanted,
+        beside_configuration=upgrade["configuration"],
+        mode=upgrade["mode"],
+        fits=upgrade["fits"],
+        arithmetic=upgrade["arithmetic"],
     )
+
+
+def port_problem(upgrade: dict[str, Any]) -> str:
+    """Return who keeps the unit beside from its port, as a sentence; empty when nobody does."""
+    holder = conflict(listeners(Path("/"), [upgrade["port"]]), upgrade["host"], upgrade["name"])
+    if holder is None:
+        return ""
+    return (
+        f"Expected port {upgrade['port']} (serving_upgrade_port) to be free for the new model or engine, found it in use by "
+        f"{holder.describe()}: free it ({holder.remedy()}), or set serving_upgrade_port to a free port"
+    )
+
+
+def diff_of(unit: Unit, found: Found, decision: Decision, text: str) -> list[dict[str, str]]:
+    """Return what changes: the unit's file, and what runs."""
+    shown = []
+    if text and text != found.text:
+        shown.append(
+            {"before_header": str(unit.path), "after_header": str(unit.path), "before": found.text, "after": text}
+        )
+    how = f", an upgrade {decision.how}: {decision.because}" if decision.is_upgrade else ""
+    state = f"{found.state.active or 'absent'}, {'enabled' if found.state.enabled else 'not enabled'}"
+    left = ["the unit of an upgrade is there as well"] if decision.end_beside and not decision.is_upgrade else []
+    shown.append(
+        {
+            "before_header": unit.name,
+            "after_header": unit.name,
+            "before": "\n".join([state, *decision.reasons, *left, ""]),
+            "after": f"active with the wanted configuration, enabled{how}\n",
+        }
+    )
+    return shown
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "name": {"type": "str", "required": True},
-            "configuration": {"type": "str", "required": True},
-            "api_key": {"type": "str", "required": True, "no_log": True},
-            "record": {"type": "path", "default": "/run/plumbline-serving/ready.json"},
-            "timeout_seconds": {"type": "int", "default": 1860},
-        },
-        supports_check_mode=True,
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    parameters = module.params
+    upgrade = parameters["upgrade"]
+    tools = Tools(
+        run=module.run_command,
+        systemctl=module.get_bin_path("systemctl", required=True),
+        journalctl=module.get_bin_path("journalctl"),
+        directory=Path(parameters["directory"]),
     )
-    unit = Unit(module, module.params["name"])
-    state = unit.state()
-    if state.load != "loaded" and not module.check_mode:
-        unit.must("daemon-reload")
-        state = unit.state()
-        if state.load != "loaded":
-            module.fail_json(
-                msg=f"{unit.name} cannot be loaded ({state.load or 'no answer from systemd'}); look at systemctl status {unit.name}"
-            )
-    record = Path(module.params["record"])
-    noted = parse_record(record.read_text(encoding="utf-8")) if record.is_file() else {}
-    reasons = reasons_to_start(state, noted, module.params["configuration"], key_digest(module.params["api_key"]))
-    result: dict[str, Any] = {"changed": bool(reasons) or not state.enabled, "reasons": reasons, "ready_seconds": None}
+    unit = Unit(tools, parameters["name"], Path(parameters["record"]))
+    beside = Unit(tools, upgrade["name"], Path(upgrade["record"])) if upgrade else None
+    found, found_beside = unit.find(), beside.find() if beside else None
+    try:
+        decision = decide(found, found_beside, wanted_of(parameters))
+    except UpgradeRefusedError as error:
+        module.fail_json(msg=str(error))
+    if decision.start_beside and (problem := port_problem(upgrade)):
+        module.fail_json(msg=problem)
+    text = parameters["text"]
+    differs = bool(text) and text != found.text
+    result: dict[str, Any] = {
+        "changed": bool(decision.reasons) or not found.state.enabled or differs or decision.end_beside,
+        "reasons": decision.reasons,
+        "ready_seconds": None,
+        "measurements": [],
+    }
     if result["changed"]:
-        result["diff"] = {
-            "before_header": unit.name,
-            "after_header": unit.name,
-            "before": "\n".join(
-                [f"{state.active or 'absent'}, {'enabled' if state.enabled else 'not enabled'}", *reasons, ""]
-            ),
-            "after": "active with the wanted configuration, enabled\n",
-        }
+        result["diff"] = diff_of(unit, found, decision, text)
     if not module.check_mode:
-        if not state.enabled:
-            unit.must("enable", unit.name)
-        if reasons:
-            began = time.monotonic()
-            state = start(unit, state, record.with_name("failures"), module.params["timeout_seconds"])
-            result["ready_seconds"] = round(time.monotonic() - began, 1)
-        elif state.needs_reload:
-            unit.must("daemon-reload")
-    result["restarts"] = state.restarts
+        texts = Texts(text, upgrade["text"] if upgrade else "")
+        steward = Steward(
+            unit,
+            beside,
+            texts,
+            parameters["timeout_seconds"],
+            parameters["notice_seconds"],
+            Path(parameters["previous"]),
+        )
+        began = time.monotonic()
+        try:
+            found = replace(found, state=steward.carry_out(decision, found, found_beside))
+        except StewardError as error:
+            module.fail_json(msg=str(error), journal_tail=error.journal, result=error.result)
+        seconds = round(time.monotonic() - began, 1)
+        result["ready_seconds"] = seconds if decision.reasons else None
+        result["upgrade"] = {"how": decision.how, "because": decision.because, "seconds": seconds}
+        if decision.is_upgrade:
+            result["measurements"] = [
+                {
+                    "name": "serving_upgrade",
+                    "scope": unit.name,
+                    "value": decision.how,
+                    "conditions": {"because": decision.because, "seconds": seconds},
+                }
+            ]
+    result["restarts"] = found.state.restarts
     module.exit_json(**result)
 
 

@@ -4,8 +4,8 @@
 `/opt/plumbline/bin/plumbline-ready`, the program that the serving unit runs after its engine: the unit is active only once it succeeded.
 Standard library only, Python 3.9, no import from its neighbours (it must stand alone on the node).
 
-`wait` waits for the right completion. `back-off`, before the engine starts, pauses after starts that came to nothing: systemd
-itself learnt to lengthen its pauses only in version 254.
+`wait` waits for the right completion. `back-off`, before the engine starts, forgets what the last run left and pauses after
+starts that came to nothing: systemd itself learnt to lengthen its pauses only in version 254.
 
 Exit codes: 0 ready; 75 not ready in time, or the engine ended (worth another try); 78 refused: it answers, but wrongly
 (trying again will not help).
@@ -241,10 +241,16 @@ def wait_until_ready(base_url: str, api_key: str, model: str, question: Question
         return answer
 
 
-def record(path: Path, answer: Answer, api_key: str, main_pid: int | None, configuration: str) -> None:
-    """Write what runs now: which configuration and key it was started with, and its answer. Readable by its owner and root only."""
+def record(path: Path, answer: Answer, api_key: str, main_pid: int | None, url: str) -> None:
+    """Write what runs now: which configuration, model and key it was started with, and its answer. Readable by its owner and root only.
+
+    `PLUMBLINE_CONFIGURATION` and `PLUMBLINE_SERVES` come from the unit, `INVOCATION_ID`, which names this start, from systemd.
+    """
     content = {
-        "configuration": configuration,
+        "configuration": os.environ.get("PLUMBLINE_CONFIGURATION", ""),
+        "serves": os.environ.get("PLUMBLINE_SERVES", ""),
+        "invocation": os.environ.get("INVOCATION_ID", ""),
+        "url": url,
         "key_sha256": key_digest(api_key),
         "main_pid": main_pid,
         "ready_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -325,17 +331,28 @@ def main(arguments: list[str] | None = None) -> int:
     back_off.add_argument("--failures", type=Path, required=True, help="file of the count of failed starts")
     back_off.add_argument("--delay", type=float, required=True, metavar="SECONDS", help="first pause")
     back_off.add_argument("--maximum", type=float, required=True, metavar="SECONDS", help="longest pause")
+    back_off.add_argument("--forget", type=Path, nargs="+", default=[], help="files of the last run, to be removed")
     options = parser.parse_args(arguments)
     report = _reporter()
     return _back_off(options, report) if options.command == "back-off" else _wait(options, report)
 
 
 def _back_off(options: argparse.Namespace, report: Callable[[str], None]) -> int:
+    for path in options.forget:
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            report(f"error: {path} of the last run cannot be removed ({error})")
+            return EXIT_NOT_READY
     try:
         failures = count_start(options.failures)
     except OSError as error:
-        report(f"error: failed starts cannot be counted in {options.failures} ({error})")
-        return EXIT_NOT_READY
+        # A full /run, say: no reason not to serve. It could be the tenth start in a row that fails, so pause as after two.
+        report(f"failed starts cannot be counted in {options.failures} ({error}); pausing {options.delay:.0f} s")
+        time.sleep(options.delay)
+        return EXIT_READY
     seconds = pause_seconds(failures, options.delay, options.maximum)
     if seconds:
         report(f"pausing {seconds:.0f} s after {failures} starts that did not become ready")
@@ -365,7 +382,7 @@ def _wait(options: argparse.Namespace, report: Callable[[str], None]) -> int:
         return EXIT_NOT_READY
     try:
         if options.record:
-            record(options.record, answer, api_key, main_pid, os.environ.get("PLUMBLINE_CONFIGURATION", ""))
+            record(options.record, answer, api_key, main_pid, options.url)
         if options.failures and options.failures.exists():
             options.failures.unlink()
     except OSError as error:

@@ -31,6 +31,9 @@ _CAUSES = (
     re.compile(r"^(?P<cause>\S+: (?:Failed to|Failed at step|Permission denied).+)"),
     re.compile(r"^plumbline-ready: not ready: (?P<cause>.+)"),
 )
+# `systemd-analyze security`: its last line, and the settings that it would rather see (a dash where the terminal has no Unicode).
+_EXPOSURE = re.compile(r"Overall exposure level for \S+: ([0-9]+(?:\.[0-9]+)?)")
+_LEFT_OPEN = re.compile(r"^\s*(?:\u2717|-) (\S+=\S*)\s", re.MULTILINE)
 # What an engine says when something else had already gone wrong.
 _CONSEQUENCE = re.compile(
     r"Engine core initialization failed|Engine process failed|See root cause above|EngineDeadError"
@@ -152,3 +155,9 @@ def was_refused(lines: Sequence[str]) -> bool:
         for pattern in _CAUSES[:2]
         if "plumbline-ready: error" not in line
     )
+
+
+def parse_exposure(text: str) -> tuple[float | None, list[str]]:
+    """Return the exposure (0 to 10) and what was left open, from the output of `systemd-analyze security UNIT`."""
+    found = _EXPOSURE.search(text)
+    return (float(found.group(1)) if found else None), _LEFT_OPEN.findall(text)

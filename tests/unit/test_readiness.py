@@ -191,7 +191,7 @@ def test_degenerate_distributions() -> None:
 def test_the_record_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     for text in ("first", "second"):
-        readiness.record(path, Answer(text, [], 1, "m"), "key", 5, "c")
+        readiness.record(path, Answer(text, [], 1, "m"), "key", 5, "http://127.0.0.1:1/v1")
     assert json.loads(path.read_text())["answer"]["text"] == "second"
     assert [entry.name for entry in tmp_path.iterdir()] == ["ready.json"]
 
@@ -244,20 +244,39 @@ def test_the_pause_is_made_and_said(tmp_path: Path) -> None:
     assert failures.read_text() == "3"
 
 
-def test_failures_that_cannot_be_counted_are_an_error(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-I",
-        str(PROGRAM),
-        "back-off",
-        "--failures",
-        str(tmp_path),
-        "--delay",
-        "1",
-        "--maximum",
-        "9",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def back_off(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", str(PROGRAM), "back-off", "--delay", "0.1", "--maximum", "9", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_failures_that_cannot_be_counted_do_not_keep_it_from_serving(tmp_path: Path) -> None:
+    """A full /run, for one. There is a pause, for it could be the tenth start in a row that fails."""
+    done = back_off("--failures", str(tmp_path))
+    assert done.returncode == 0
+    assert "failed starts cannot be counted" in done.stdout
+    assert "pausing" in done.stdout
+
+
+def test_what_the_last_run_left_is_forgotten(tmp_path: Path) -> None:
+    left = tmp_path / "draining"
+    left.touch()
+    done = back_off("--failures", str(tmp_path / "failures"), "--forget", str(left), str(tmp_path / "not-there"))
+    assert done.returncode == 0
+    assert not left.exists()
+    # A drain file that stays would refuse every request for ever: no start with it.
+    left.mkdir()
+    done = back_off("--failures", str(tmp_path / "failures"), "--forget", str(left))
     assert done.returncode == readiness.EXIT_NOT_READY
     assert done.stdout.startswith("plumbline-ready: error: ")
     assert "Traceback" not in done.stderr
+
+
+def test_the_record_says_which_start_and_what_it_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PLUMBLINE_CONFIGURATION", "PLUMBLINE_SERVES", "INVOCATION_ID"):
+        monkeypatch.setenv(name, name.lower())
+    readiness.record(tmp_path / "r", Answer("Paris", [], 1, "m"), "key", 5, "http://127.0.0.1:1/v1")
+    noted = json.loads((tmp_path / "r").read_text())
+    assert noted["configuration"] == "plumbline_configuration"
+    assert noted["serves"] == "plumbline_serves"
+    assert noted["invocation"] == "invocation_id"
+    assert (noted["main_pid"], noted["url"]) == (5, "http://127.0.0.1:1/v1")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import serving_steward
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.load_report import names
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.readiness import key_digest
 from ansible_collections.plumbline.plumbline.plugins.modules import (
@@ -99,7 +100,7 @@ class Systemd:
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     played = Systemd(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(serving_service, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(serving_steward, "POLL_SECONDS", 0.01)
     return played
 
 
@@ -109,6 +110,8 @@ def want(systemd: Systemd, capsys: pytest.CaptureFixture[str], **more: Any) -> d
         "configuration": "c1",
         "api_key": KEY,
         "record": str(systemd.record),
+        "directory": str(systemd.folder / "units"),
+        "previous": str(systemd.folder / "previous"),
     }
     return call(serving_service, capsys, **{**arguments, "timeout_seconds": 5, **more})
 
@@ -118,8 +121,8 @@ def test_a_first_start(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> 
     assert answer["changed"]
     assert answer["reasons"] == ["it is inactive (dead)"]
     assert systemd.calls == [
-        "enable plumbline-serving.service",
         "daemon-reload",
+        "enable plumbline-serving.service",
         "restart --no-block plumbline-serving.service",
     ]
 
@@ -155,7 +158,7 @@ def test_check_mode_says_so_and_touches_nothing(systemd: Systemd, capsys: pytest
     systemd.runs()
     answer = want(systemd, capsys, configuration="c2", _ansible_check_mode=True, _ansible_diff=True)
     assert answer["changed"]
-    assert "configuration" in answer["diff"]["before"]
+    assert "configuration" in answer["diff"][-1]["before"]
     assert systemd.calls == []
     systemd.now("LoadState=not-found\nActiveState=inactive\nSubState=dead\n")
     assert want(systemd, capsys, _ansible_check_mode=True)["changed"]

@@ -6,13 +6,16 @@ import configparser
 import json
 import re
 import shlex
+import shutil
 import socket
 import struct
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.systemd_service import parse_exposure
 
 from tests.unit.playbook_run import CHECKOUT, Outcome, play, run_playbook
 
@@ -38,8 +41,12 @@ UNITS: dict[str, dict[str, Any]] = {
         "serving_environment": {"NOTE": 'it is "50 %"'},
         "serving_memory_max": "64G",
         "serving_slice": "plumbline.slice",
+        "serving_notice_seconds": 6,
+        "__serving_binding": {"cpus": "1-15", "memory_nodes": "0", "reason": "NUMA node 0, on which 0000:17:00.0 hang"},
     },
     "other-model": {"model_manifest_sha256": "def"},
+    "upgrade": {},
+    "cpu-plain": {},
 }
 
 
@@ -63,6 +70,8 @@ def sound(folder: Path) -> dict[str, Any]:
         "serving_environment": {},
         "serving_memory_max": "",
         "serving_slice": "",
+        "serving_notice_seconds": 0,
+        "__serving_binding": {"cpus": "", "memory_nodes": "", "reason": "all"},
     }
 
 
@@ -79,9 +88,11 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Outcome,
         variables: dict[str, Any] = {name: f"{{{{ cases[inventory_hostname].{name} }}}}" for name in sound(folder)}
         variables["cases"] = {host: {**sound(folder), **changes} for host, changes in cases.items()}
         variables["survey_node"] = {"memory_total_bytes": 32 * 2**30, "memory_limit_bytes": None}
+        variables["gates_rules"] = {"serving_memory_plan": {"kind": "record", "unit": "B"}}
         role = {"name": "serving", "tasks_from": "assert", "public": True}
         template = CHECKOUT / "roles" / "serving" / "templates" / "plumbline-serving.service.j2"
-        text = f"{{{{ lookup('ansible.builtin.template', '{template}') }}}}"
+        differs = "__serving_upgrade_differs if inventory_hostname == 'upgrade' else {}"
+        text = f"{{{{ lookup('ansible.builtin.template', '{template}', template_vars=({differs})) }}}}"
         write = {"content": text, "dest": f"{folder}/{{{{ inventory_hostname }}}}.service", "mode": "0644"}
         tasks = [
             {"name": "The model can be served", "ansible.builtin.include_role": role},
@@ -147,7 +158,14 @@ def test_the_unit_of_a_cpu_node(outcome: tuple[Outcome, Path]) -> None:
     assert values["PrivateDevices"] == ["yes"]
     assert values["Restart"] == ["always"]
     assert values["StartLimitIntervalSec"] == ["0"]
-    assert values["KillMode"] == ["control-group"]
+    assert values["KillMode"] == ["mixed"]
+    assert values["TimeoutStopSec"] == ["90"]
+    drain = shlex.split(values["ExecStop"][0])
+    assert drain[2] == "/opt/plumbline/bin/plumbline-drain"
+    assert drain[drain.index("--drain-file") + 1] == "/run/plumbline-serving/draining"
+    assert (drain[drain.index("--notice") + 1], drain[drain.index("--timeout") + 1]) == ("0", "30")
+    assert '"PLUMBLINE_SERVES=cpu-0.32.0 ' in "".join(values["Environment"])
+    assert not {"AllowedCPUs", "CPUAffinity", "AllowedMemoryNodes"} & set(values)
     assert "Slice" not in values
     assert [program.split()[-0].rsplit("/", 1)[-1] for program in values["ExecStartPre"]] == [
         "python",
@@ -165,6 +183,8 @@ def test_the_unit_of_a_gpu_node(outcome: tuple[Outcome, Path]) -> None:
     assert '"NOTE=it is \\"50 %%\\""' in values["Environment"]
     assert values["MemoryMax"] == ["64G"]
     assert values["Slice"] == ["plumbline.slice"]
+    assert (values["AllowedCPUs"], values["CPUAffinity"], values["AllowedMemoryNodes"]) == (["1-15"], ["1-15"], ["0"])
+    assert values["TimeoutStopSec"] == ["96"]
     assert "--no-enable-prefix-caching" in values["ExecStart"][0]
     assert "--seed" not in values["ExecStart"][0]
     assert '--url "http://[::1]:1/v1"' in values["ExecStartPost"][0]
@@ -173,6 +193,43 @@ def test_the_unit_of_a_gpu_node(outcome: tuple[Outcome, Path]) -> None:
 def test_another_manifest_makes_another_unit(outcome: tuple[Outcome, Path]) -> None:
     """So that a model that was made anew leads to a restart, though its path is the same."""
     assert "model_manifest_sha256=def" in unit(outcome, "other-model")[0]
+
+
+def test_the_unit_of_an_upgrade_differs_in_port_and_places_only(outcome: tuple[Outcome, Path]) -> None:
+    """So that what proved itself beside is what then serves. It is never started at boot."""
+    text, values = unit(outcome, "upgrade")
+    assert '--port "2"' in text
+    assert values["RuntimeDirectory"] == ["plumbline-serving-upgrade"]
+    assert values["CacheDirectory"] == ["plumbline-serving"]
+    assert "WantedBy" not in values
+    plain = unit(outcome, "cpu-plain")[0]
+    back = text.replace("plumbline-serving-upgrade", "plumbline-serving").replace(", an upgrade", "")
+    back = back.replace("127.0.0.1:2/", "127.0.0.1:1/").replace('--port "2"', '--port "1"')
+    assert [line for line in plain.splitlines() if line not in back.splitlines()] == [
+        "[Install]",
+        "WantedBy=multi-user.target",
+    ]
+
+
+def test_its_exposure_is_below_the_bound(outcome: tuple[Outcome, Path]) -> None:
+    """By systemd itself, where it can judge a file; the gate of the stage asks it about the unit that runs."""
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed here")
+    for host in ("cpu", "cuda"):
+        (outcome[1] / "analysed").mkdir(exist_ok=True)
+        path = outcome[1] / "analysed" / f"{host}.service"
+        # Programs that are there: systemd refuses to judge a unit that it could not start.
+        path.write_text(
+            re.sub(r"^(Exec\w+)=.*?(?<!\\)$", r"\1=/bin/true", unit(outcome, host)[0], flags=re.MULTILINE | re.DOTALL)
+        )
+        command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if "unrecognized option" in done.stderr:
+            pytest.skip("this systemd judges no files")
+        exposure, left_open = parse_exposure(done.stdout)
+        assert exposure is not None, done.stderr
+        assert exposure <= 2.5, left_open
+        assert ("PrivateDevices=" in left_open) == (host == "cuda")
 
 
 def test_systemd_could_read_it(outcome: tuple[Outcome, Path]) -> None:
