@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 ARRIVALS = ("constant", "poisson")
 
@@ -30,3 +31,19 @@ def due_offsets(arrival: str, rate_per_second: float, requests: int, seed: int) 
         offsets.append(offsets[-1] + generator.expovariate(rate_per_second))
     scale = (requests - 1) / rate_per_second / offsets[-1] if requests > 1 else 1.0
     return [offset * scale for offset in offsets]
+
+
+def endless_offsets(arrival: str, rate_per_second: float, seed: int) -> Iterator[float]:
+    """Yield for one request after the other the seconds from the start at which it is due, for a load that ends by time.
+
+    As `due_offsets`, but the rate of random gaps is only that of the long run.
+    :raises ValueError: for an unknown arrival process, or a rate that is not positive.
+    """
+    due_offsets(arrival, rate_per_second, 1, seed)
+    generator = random.Random(seed)  # noqa: S311  a load must be repeatable, not secret
+    index, offset = 0, 0.0
+    while True:
+        yield offset
+        index += 1
+        # Not summed up where they are even: a rounding error times a million requests is a drift.
+        offset = index / rate_per_second if arrival == "constant" else offset + generator.expovariate(rate_per_second)
