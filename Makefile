@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Everything the lab does is in lab/ (python -m lab --help); see docs/lab.md.
-# Settings, also on the command line: LAB_NAME, LAB_SSH_PORT, LAB_API_PORT, LAB_BMC_PORT, PYTHON (3.11 or newer); LAB_VM_SSH_PORT,
+# Settings, also on the command line: LAB_NAME, LAB_SSH_PORT, LAB_API_PORT, LAB_BMC_PORT, LAB_GATEWAY_PORT, PYTHON (3.11 or newer); LAB_VM_SSH_PORT,
 # LAB_VM_BMC_PORT, LAB_VM_IPMI_PORT for the virtual bare metal (docs/lab-vm.md).
 PYTHON ?= python3
 LAB := .venv/bin/python -m lab

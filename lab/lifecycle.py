@@ -126,3 +126,4 @@ def status(lab: Lab) -> None:
     print(f"node {lab.container}: {node}, SSH on 127.0.0.1:{lab.ssh_port}")
     print(f"BMC https://127.0.0.1:{lab.bmc_port}/redfish/v1/: {bmc}")
     print(f"API http://127.0.0.1:{lab.api_port}/v1 (once the serving stage has passed)")
+    print(f"gateway https://127.0.0.1:{lab.gateway_port}/v1 (once the gateway stage has passed)")

@@ -134,6 +134,7 @@ class Node:
         if not running:
             require_free_port(self.lab.ssh_port, VARIABLES["ssh_port"])
             require_free_port(self.lab.api_port, VARIABLES["api_port"])
+            require_free_port(self.lab.gateway_port, VARIABLES["gateway_port"])
         container_id = found["Id"] if found is not None else self._create(pip)
         laid = self.lay_files(container_id, pip)
         if not running:
@@ -167,10 +168,12 @@ class Node:
                 "ports), or take that one down first"
             )
         was = json.loads(labels.get(SETTINGS_LABEL, "{}"))
-        if (was.get("ssh_port"), was.get("api_port")) != (self.lab.ssh_port, self.lab.api_port):
+        wanted_ports = {"SSH": "ssh_port", "API": "api_port", "gateway": "gateway_port"}
+        if any(was.get(key) != getattr(self.lab, key) for key in wanted_ports.values()):
+            made = ", ".join(f"{was.get(key, 'none')} ({name})" for name, key in wanted_ports.items())
+            asked = ", ".join(str(getattr(self.lab, key)) for key in wanted_ports.values())
             raise LabError(
-                f"the node {self.lab.container} was made with the ports {was.get('ssh_port')} (SSH) and {was.get('api_port')} (API), "
-                f"asked for {self.lab.ssh_port} and {self.lab.api_port}: run make clean first, which discards the node"
+                f"the node {self.lab.container} was made with the ports {made}, asked for {asked}: run make clean first, which discards the node"
             )
         if labels.get("plumbline.mounts") != wanted["plumbline.mounts"]:
             say("note: pip's local directories have changed since the node was made; make clean and make lab renew it")
@@ -186,9 +189,14 @@ class Node:
         # alone gives systemd a tree of its own on every layout.
         words += ["--systemd=false", "--cgroupns=private", "--stop-signal=SIGRTMIN+3", "--env", "container=podman"]
         words += ["--tmpfs", "/run:rw,nosuid,nodev,mode=755", "--tmpfs", "/run/lock:rw,nosuid,nodev,noexec,size=5m"]
-        # The API keeps its number inside and outside, so that one address is right for the node and for this machine.
-        for outside, inside in ((self.lab.ssh_port, 22), (self.lab.api_port, self.lab.api_port)):
-            words += ["--publish", f"127.0.0.1:{outside}:{inside}"]
+        # API and gateway keep their numbers inside and outside, so that one address is right for the node and for this machine.
+        inside = {
+            self.lab.ssh_port: 22,
+            self.lab.api_port: self.lab.api_port,
+            self.lab.gateway_port: self.lab.gateway_port,
+        }
+        for port, port_inside in inside.items():
+            words += ["--publish", f"127.0.0.1:{port}:{port_inside}"]
         for directory in pip.mounts:
             words += ["--volume", f"{directory}:{directory}:ro"]
         for name, value in self.labels(pip).items():

@@ -13,7 +13,16 @@ from typing import Any
 from lab.shell import LabError, read, write_atomically
 
 DEFAULTS: dict[str, Any] = {"name": "plumbline-lab", "ssh_port": 2222, "api_port": 8000, "bmc_port": 8443}
-VARIABLES = {"name": "LAB_NAME", "ssh_port": "LAB_SSH_PORT", "api_port": "LAB_API_PORT", "bmc_port": "LAB_BMC_PORT"}
+VARIABLES = {
+    "name": "LAB_NAME",
+    "ssh_port": "LAB_SSH_PORT",
+    "api_port": "LAB_API_PORT",
+    "bmc_port": "LAB_BMC_PORT",
+    "gateway_port": "LAB_GATEWAY_PORT",
+}
+PORTS = ("ssh_port", "api_port", "bmc_port", "gateway_port")
+# The gateway's port where none is given: so far from the API's, so that labs side by side need to say no more than before.
+GATEWAY_AFTER_API = 463
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 
 
@@ -26,6 +35,7 @@ class Lab:
     ssh_port: int
     api_port: int
     bmc_port: int
+    gateway_port: int = 0
 
     @property
     def container(self) -> str:
@@ -83,7 +93,9 @@ def sound(found: Any) -> dict[str, Any]:
     """Recorded settings with every name and type as it should be; anything else becomes empty."""
     if not isinstance(found, dict) or any(type(found.get(key)) is not type(value) for key, value in DEFAULTS.items()):
         return {}
-    return {key: found[key] for key in DEFAULTS}
+    kept = {key: found[key] for key in DEFAULTS}
+    # A lab that was made before there was a gateway has no port for it.
+    return {**kept, "gateway_port": found["gateway_port"]} if type(found.get("gateway_port")) is int else kept
 
 
 def read_record(root: Path) -> dict[str, Any]:
@@ -101,6 +113,11 @@ def port_number(variable: str, text: str) -> int:
     return int(text)
 
 
+def gateway_port(api_port: int) -> int:
+    """The gateway's port where none is given."""
+    return api_port + GATEWAY_AFTER_API if api_port + GATEWAY_AFTER_API <= 65535 else api_port - GATEWAY_AFTER_API
+
+
 def load(root: Path, environ: Mapping[str, str], record: Mapping[str, Any], *, recorded_first: bool = False) -> Lab:
     """Settings from the environment, else as recorded, else the defaults.
 
@@ -111,6 +128,8 @@ def load(root: Path, environ: Mapping[str, str], record: Mapping[str, Any], *, r
         given = environ.get(variable, "")
         if key in record and (recorded_first or not given):
             values[key] = record[key]
+        elif not given and key == "gateway_port":
+            values[key] = gateway_port(values["api_port"])
         elif not given:
             values[key] = DEFAULTS[key]
         elif key == "name":
@@ -121,8 +140,8 @@ def load(root: Path, environ: Mapping[str, str], record: Mapping[str, Any], *, r
             values[key] = given
         else:
             values[key] = port_number(variable, given)
-    ports = [values[key] for key in ("ssh_port", "api_port", "bmc_port")]
+    ports = [values[key] for key in PORTS]
     if len(set(ports)) < len(ports):
-        shown = ", ".join(f"{VARIABLES[key]}={values[key]}" for key in ("ssh_port", "api_port", "bmc_port"))
-        raise LabError(f"the lab's three ports must differ, found {shown}")
+        shown = ", ".join(f"{VARIABLES[key]}={values[key]}" for key in PORTS)
+        raise LabError(f"the lab's four ports must differ, found {shown}")
     return Lab(root=root, **values)

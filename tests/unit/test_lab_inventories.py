@@ -75,19 +75,20 @@ def test_the_labs_inventory_reads_ports_and_keys_from_the_record(copied: Path) -
         "ssh_port": 3222,
         "api_port": 3800,
         "bmc_port": 3443,
+        "gateway_port": 3463,
         "find_links": ["/srv/wheels"],
         "known_hosts": "/k",
         "container": "x-node1",
     }
     noted |= {"ssh_key": "/s", "ca_file": "/ca.pem", "control_path_dir": "/cp", "model_source": "/m.gguf"}
     record.write_text(json.dumps(noted))
-    done = debug(copied, "[bmc_port, engine_find_links, ansible_ssh_common_args, bmc_ca_file, serving_port]")
+    done = debug(copied, "[bmc_port, engine_find_links, ansible_ssh_common_args, bmc_ca_file, serving_port, gateway_port]")
     assert done.returncode == 0, done.stdout + done.stderr
     shown = json.loads(done.stdout.partition("=>")[2])["msg"]
     assert shown[:2] == [3443, ["/srv/wheels"]]
     assert "UserKnownHostsFile=/k" in shown[2]
     assert "HostKeyAlias=x-node1" in shown[2]
-    assert shown[3:] == ["/ca.pem", 3800]
+    assert shown[3:] == ["/ca.pem", 3800, 3463]
 
 
 def test_without_a_lab_the_inventory_says_what_to_do(copied: Path) -> None:

@@ -10,13 +10,26 @@ import pytest
 from lab import masters, settings
 from lab.shell import LabError
 
-RECORD = {"name": "mine", "ssh_port": 3222, "api_port": 3800, "bmc_port": 3443}
+RECORD = {"name": "mine", "ssh_port": 3222, "api_port": 3800, "bmc_port": 3443, "gateway_port": 3463}
 
 
 def test_defaults(tmp_path: Path) -> None:
     lab = settings.load(tmp_path, {}, {})
     assert (lab.name, lab.ssh_port, lab.api_port, lab.bmc_port) == ("plumbline-lab", 2222, 8000, 8443)
+    assert lab.gateway_port == 8463
     assert lab.container == "plumbline-lab-node1"
+
+
+def test_the_gateways_port_follows_the_apis_unless_given(tmp_path: Path) -> None:
+    assert settings.load(tmp_path, {"LAB_API_PORT": "28100"}, {}).gateway_port == 28563
+    assert settings.load(tmp_path, {"LAB_API_PORT": "65500"}, {}).gateway_port == 65037
+    assert settings.load(tmp_path, {"LAB_API_PORT": "28100", "LAB_GATEWAY_PORT": "28163"}, {}).gateway_port == 28163
+
+
+def test_a_lab_from_before_the_gateway_is_still_known() -> None:
+    old = {key: value for key, value in RECORD.items() if key != "gateway_port"}
+    assert settings.sound(old) == old
+    assert settings.sound({**old, "gateway_port": "3463"}) == old
 
 
 def test_environment_wins_over_the_record(tmp_path: Path) -> None:
@@ -36,7 +49,7 @@ def test_a_bad_port_is_refused_by_name(tmp_path: Path, text: str) -> None:
 
 
 def test_equal_ports_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=r"three ports must differ, found LAB_SSH_PORT=8000, LAB_API_PORT=8000"):
+    with pytest.raises(LabError, match=r"four ports must differ, found LAB_SSH_PORT=8000, LAB_API_PORT=8000"):
         settings.load(tmp_path, {"LAB_SSH_PORT": "8000"}, {})
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.playbook_run import CHECKOUT
 
 # The roles whose tasks measure within their own play; the others are read back by the stage verify.
-ROLES = ("survey", "engine", "model", "serving", "accept")
+ROLES = ("survey", "engine", "model", "serving", "gateway", "accept")
 
 
 def tasks_of(*options: str) -> str:
