@@ -173,7 +173,8 @@ class Node:
             made = ", ".join(f"{was.get(key, 'none')} ({name})" for name, key in wanted_ports.items())
             asked = ", ".join(str(getattr(self.lab, key)) for key in wanted_ports.values())
             raise LabError(
-                f"the node {self.lab.container} was made with the ports {made}, asked for {asked}: run make clean first, which discards the node"
+                f"the node {self.lab.container} was made with the ports {made}, asked for {asked}: run make clean first, which "
+                "discards the node"
             )
         if labels.get("plumbline.mounts") != wanted["plumbline.mounts"]:
             say("note: pip's local directories have changed since the node was made; make clean and make lab renew it")
