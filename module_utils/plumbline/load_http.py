@@ -177,6 +177,12 @@ class Connection(BaseProtocol):
         self.close()
         flight.end(now, kind, detail)
 
+    def pause_reading(self) -> None:
+        """Never pause: all that arrives is taken at once, however aiohttp counts it."""
+
+    def resume_reading(self, *_: object, **__: object) -> None:
+        """Nothing was paused."""
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """Tell the request that its connection is gone."""
         super().connection_lost(exc)
