@@ -6,7 +6,7 @@ How, and from where:
    over less than a batch, spikes and the teeth of a garbage collector are averaged out (the method of batch means of the analysis of
    simulations, Law and Kelton, "Simulation Modeling and Analysis"; the trim is Tukey's).
 2. *The warm-up* ends where the series joins the line through its later half: earlier batches are taken in one after the other, as long as
-   the line foretells them (after the idea of White's MSER rule, 1997, which looks for a level and would take a leak for an endless warm-up).
+   the line foretells them (after the idea of White's MSER rule, 1997, which looks for a level and would take a leak for endless warm-up).
 3. *The slope* is that of least squares, with a daily rhythm as further regressors once the series spans a day.
 4. *Its variance* is that under correlated batches: the correlation of the residuals is corrected for the bias that fitting a line gives it
    (by the exact expectations of its numerator and denominator; Kendall 1954 and Andrews 1993 have the matter), raised by half a standard
