@@ -87,10 +87,10 @@ checkpoint:
   type: dict
   sample: {available: true, architecture: LlamaForCausalLM, parameters: 134515008, loaded_bytes: 538060032}
 engine:
-  description: The active engine, C(id) and C(path); both empty when there is none.
+  description: The active engine, C(id), C(path) and the names of its C(plugins); all empty when there is none.
   returned: always
   type: dict
-  sample: {id: cpu-0.32.0-cp311-4eff42ab, path: /opt/plumbline/engines/cpu-0.32.0-cp311-4eff42ab}
+  sample: {id: cpu-0.32.0-cp311-4eff42ab, path: /opt/plumbline/engines/cpu-0.32.0-cp311-4eff42ab, plugins: [plumbline-serving]}
 installed:
   description: >-
     What the unit on the node serves: C(engine_id), C(model_path), C(model_name), C(model_manifest_sha256), C(model_dtype),
@@ -105,6 +105,7 @@ cxx_compiler:
   sample: /usr/bin/g++
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.chec
     CheckpointError,
     read_checkpoint,
 )
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engine_wish import MARKER
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.sockets import (
     bind_problem,
     conflict,
@@ -130,10 +132,16 @@ def _checkpoint(folder: str | None, dtype: str) -> dict[str, Any]:
         return {"available": False, "reason": str(error)}
 
 
-def _engine(engines: Path) -> dict[str, str]:
+def _engine(engines: Path) -> dict[str, Any]:
     active = engines / "current"
-    found = active.resolve() if active.is_symlink() and active.is_dir() else None
-    return {"id": found.name if found else "", "path": str(engines / found.name) if found else ""}
+    if not active.is_symlink() or not active.is_dir():
+        return {"id": "", "path": "", "plugins": []}
+    found = active.resolve()
+    try:
+        plugins = sorted(json.loads((found / MARKER).read_text(encoding="utf-8"))["plugins"])
+    except (OSError, ValueError, KeyError, TypeError):
+        plugins = []  # it was never finished, or is older than plugins are
+    return {"id": found.name, "path": str(engines / found.name), "plugins": plugins}
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ step ruff check .
 step ruff format --check .
 step mypy -p ansible_collections.plumbline.plumbline.plugins
 step env MYPYPATH=collections:engine_plugins/yuan mypy lab bench tests/e2e tests/vm
-step env MYPYPATH=collections:engine_plugins/yuan mypy -p plumbline_yuan -p yuan_reference
+step env MYPYPATH=collections:engine_plugins/yuan:engine_plugins/serving mypy -p plumbline_yuan -p yuan_reference -p plumbline_serving
 step ansible-lint --offline
 step tests/check_documentation.sh
 step pytest -n 2 tests/unit

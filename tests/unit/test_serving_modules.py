@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import serving_steward
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.load_report import names
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engine_wish import MARKER
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.readiness import key_digest
 from ansible_collections.plumbline.plumbline.plugins.modules import (
-    llm_benchmark,
     llm_endpoint_info,
     serving_info,
     serving_service,
@@ -283,13 +282,14 @@ def test_what_a_node_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     engines = tmp_path / "engines"
     (engines / "cpu-1").mkdir(parents=True)
     (engines / "current").symlink_to("cpu-1")
+    (engines / "cpu-1" / MARKER).write_text(json.dumps({"plugins": {"plumbline-serving": "0.1.0"}}))
     answer = call(
         serving_info, capsys, port=8000, unit="plumbline-serving.service", root=str(tmp_path), engines=str(engines)
     )
     assert answer["listeners"] == []
     assert answer["conflict"] == {}
     assert answer["installed"]["model_path"] == "/no/such/model"
-    assert answer["engine"] == {"id": "cpu-1", "path": str(engines / "cpu-1")}
+    assert answer["engine"] == {"id": "cpu-1", "path": str(engines / "cpu-1"), "plugins": ["plumbline-serving"]}
     assert not answer["checkpoint"]["available"]
     assert "/no/such/model" in answer["checkpoint"]["reason"]
 
@@ -297,75 +297,10 @@ def test_what_a_node_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_bare_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "proc").mkdir()
     answer = call(serving_info, capsys, unit="u.service", root=str(tmp_path), engines=str(tmp_path / "engines"))
-    assert (answer["installed"], answer["engine"]) == ({}, {"id": "", "path": ""})
+    assert (answer["installed"], answer["engine"]) == ({}, {"id": "", "path": "", "plugins": []})
     assert answer["checkpoint"] == {"available": False, "reason": "no checkpoint was named and no unit serves one"}
 
 
 def test_a_port_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     answer = call(serving_info, capsys, unit="u.service", port=70000)
     assert answer["msg"] == "port must be between 1 and 65535, 70000 was found; correct serving_port"
-
-
-# --- the load ----------------------------------------------------------------------------------------------------------
-
-
-def bench(url: str, capsys: pytest.CaptureFixture[str], **more: Any) -> dict[str, Any]:
-    arguments = {"base_url": url, "api_key": KEY, "rate_per_second": 20, "requests": 5, "output_tokens": 5}
-    return call(llm_benchmark, capsys, **{**arguments, **more})
-
-
-def test_a_load(capsys: pytest.CaptureFixture[str]) -> None:
-    with serve(Behaviour(model="smol")) as mock:
-        answer = bench(
-            mock.base_url, capsys, bytes_read_per_token=5e8, memory_bandwidth=2e10, minimum_rate_fraction=0.01
-        )
-    assert [entry["name"] for entry in answer["measurements"]] == names()
-    assert all(entry["error"] == "" for entry in answer["measurements"]), answer["measurements"]
-    assert answer["invalid"] == ""
-    assert mock.bodies[0]["model"] == "smol"
-    by_name = {entry["name"]: entry for entry in answer["measurements"]}
-    assert by_name["stream_decode_tokens_per_second"]["limit"] == 40
-    assert KEY not in json.dumps({**answer, "invocation": ""})
-
-
-def test_a_server_at_its_limit_makes_the_run_invalid(capsys: pytest.CaptureFixture[str]) -> None:
-    with serve(Behaviour(one_at_a_time=True, first_token_seconds=0.3)) as mock:
-        answer = bench(mock.base_url, capsys)
-    assert "growing queue" in answer["invalid"]
-    by_name = {entry["name"]: entry for entry in answer["measurements"]}
-    assert by_name["end_to_end_latency_p50"]["value"] is None
-    assert by_name["achieved_request_rate"]["value"] < 4
-
-
-def test_a_wrong_key_fails_every_measurement(capsys: pytest.CaptureFixture[str]) -> None:
-    with serve(Behaviour()) as mock:
-        for model in (None, "mock"):
-            answer = bench(mock.base_url, capsys, api_key="wrong-key", model=model)
-            assert [entry["name"] for entry in answer["measurements"]] == names()
-            assert all("401" in entry["error"] for entry in answer["measurements"])
-
-
-def test_no_load_in_check_mode(capsys: pytest.CaptureFixture[str]) -> None:
-    with serve(Behaviour()) as mock:
-        answer = bench(mock.base_url, capsys, _ansible_check_mode=True)
-    assert all(entry["skipped"] == "check mode applies no load" for entry in answer["measurements"])
-    assert mock.bodies == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"requests": 1}, "requests must be at least 2"),
-        ({"rate_per_second": 0}, "rate_per_second must be at least"),
-        ({"requests": 1000, "rate_per_second": 1, "max_duration_seconds": 60}, "take 999 s, which does not fit into"),
-        ({"base_url": "127.0.0.1:8000"}, "base URL"),
-        ({"base_url": "http://127.0.0.1:port/v1"}, "base URL"),
-        ({"minimum_rate_fraction": 2}, "at most 1"),
-    ],
-)
-def test_loads_that_make_no_sense_are_refused(
-    capsys: pytest.CaptureFixture[str], arguments: dict[str, Any], words: str
-) -> None:
-    answer = bench("http://127.0.0.1:9/v1", capsys, **arguments)
-    assert answer["failed"]
-    assert words in answer["msg"]

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engine_wish import MARKER
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.systemd_service import parse_exposure
+from plumbline_serving.settings import from_environment
 
 from tests.unit.playbook_run import CHECKOUT, Outcome, play, run_playbook
 
@@ -28,6 +30,14 @@ REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no-model": ({"model_path": "/no/such/model"}, ("no readable model config", "model stage")),
     "too-long": ({"serving_max_model_len": 9000}, ("up to the 8192 tokens", "found 9000")),
     "too-big": ({"serving_kv_cache_gib": 64}, ("64 GiB of key-value cache", "serving_kv_cache_gib")),
+    "no-middleware": (
+        {"serving_middleware": True, "engine_root": "/nowhere"},
+        ("plugin plumbline-serving", "found no plugin", "playbooks/engine.yml"),
+    ),
+    "odd-limit": (
+        {"serving_maximum_concurrent_requests": "many"},
+        ("whole number or auto", "found many"),
+    ),
     "no-engine": ({"engine_id": "", "engine_path": ""}, ("active engine", "playbooks/engine.yml")),
 }
 UNITS: dict[str, dict[str, Any]] = {
@@ -47,6 +57,11 @@ UNITS: dict[str, dict[str, Any]] = {
     "other-model": {"model_manifest_sha256": "def"},
     "upgrade": {},
     "cpu-plain": {},
+    "middleware": {
+        "serving_middleware": True,
+        "serving_options": {"enforce_eager": True, "max_num_seqs": 24, "middleware": ["a.b"]},
+        "serving_maximum_concurrent_requests": "auto",
+    },
 }
 
 
@@ -71,6 +86,9 @@ def sound(folder: Path) -> dict[str, Any]:
         "serving_memory_max": "",
         "serving_slice": "",
         "serving_notice_seconds": 0,
+        "serving_middleware": False,
+        "serving_maximum_concurrent_requests": 7,
+        "engine_root": str(folder / "engines"),
         "__serving_binding": {"cpus": "", "memory_nodes": "", "reason": "all"},
     }
 
@@ -79,6 +97,9 @@ def sound(folder: Path) -> dict[str, Any]:
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Outcome, Path]]:
     folder = tmp_path_factory.mktemp("serving")
     (folder / "model").mkdir()
+    (folder / "engines" / "cpu-0.32.0").mkdir(parents=True)
+    (folder / "engines" / "current").symlink_to("cpu-0.32.0")
+    (folder / "engines" / "cpu-0.32.0" / MARKER).write_text('{"plugins": {"plumbline-serving": "0.1.0"}}')
     header = json.dumps({"w": {"dtype": "BF16", "shape": [1000], "data_offsets": [0, 2000]}}).encode()
     (folder / "model" / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 8192}))
@@ -150,7 +171,8 @@ def test_the_unit_of_a_cpu_node(outcome: tuple[Outcome, Path]) -> None:
     assert pairs["--shutdown-timeout"] == "30"
     # systemd's own characters are doubled, so that they arrive as they are.
     assert json.loads(pairs["--compilation-config"].replace("$$", "$").replace("%%", "%")) == {"a": 'b"$c%'}
-    assert words[words.index("--middleware") + 1 : words.index("--middleware") + 3] == ["a.b", "c.d"]
+    assert after(words, "--middleware") == ["a.b", "c.d"]  # its own option for each, as vLLM wants it
+    assert "PLUMBLINE_SERVING" not in text
     assert "--enforce-eager" in words
     assert '"VLLM_CPU_KVCACHE_SPACE=1"' in values["Environment"]
     assert '"TORCHDYNAMO_DISABLE=1"' in values["Environment"]
@@ -174,6 +196,22 @@ def test_the_unit_of_a_cpu_node(outcome: tuple[Outcome, Path]) -> None:
     assert "plumbline-ready wait" in values["ExecStartPost"][0]
     assert KEY not in text
     assert "--api-key" not in text
+
+
+def after(words: list[str], option: str) -> list[str]:
+    """Return what stands behind each of an option."""
+    return [value for name, value in zip(words, words[1:], strict=False) if name == option]
+
+
+def test_the_middleware_is_outermost_and_has_its_settings(outcome: tuple[Outcome, Path]) -> None:
+    """Its own settings accept what the role writes, with the types as they arrive."""
+    _, values = unit(outcome, "middleware")
+    assert after(shlex.split(values["ExecStart"][0]), "--middleware") == ["a.b", "plumbline_serving.Middleware"]
+    environment = dict(shlex.split(line)[0].split("=", 1) for line in values["Environment"])
+    settings = from_environment(environment)
+    assert (settings.model, settings.maximum_concurrent_requests) == ("smol", 48)
+    assert settings.drain_file == "/run/plumbline-serving/draining"
+    assert settings.ready_record == "/run/plumbline-serving/ready.json"
 
 
 def test_the_unit_of_a_gpu_node(outcome: tuple[Outcome, Path]) -> None:
