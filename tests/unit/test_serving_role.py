@@ -207,6 +207,8 @@ def test_the_middleware_is_outermost_and_has_its_settings(outcome: tuple[Outcome
     """Its own settings accept what the role writes, with the types as they arrive."""
     _, values = unit(outcome, "middleware")
     assert after(shlex.split(values["ExecStart"][0]), "--middleware") == ["a.b", "plumbline_serving.Middleware"]
+    # The unit has drained by the time the engine is ended; waiting once more would be twice serving_drain_seconds.
+    assert "--shutdown-timeout" not in values["ExecStart"][0]
     environment = dict(shlex.split(line)[0].split("=", 1) for line in values["Environment"])
     settings = from_environment(environment)
     assert (settings.model, settings.maximum_concurrent_requests) == ("smol", 48)
