@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-PERCENTILE_METHOD = "linear interpolation between order statistics (Hyndman and Fan type 7, as numpy and vLLM use)"
-"""How `percentile` interpolates; recorded beside every figure, since tools differ."""
-
 
 def percentile(samples: Sequence[float], percent: float) -> float:
-    """Return the given percentile of the samples, in their unit.
+    """Return the given percentile of the samples, in their unit, by linear interpolation between order statistics.
+
+    That is type 7 of Hyndman and Fan, as numpy and `vllm bench serve` have it.
 
     :raises ValueError: without samples, or for a percentage outside 0 to 100.
     """

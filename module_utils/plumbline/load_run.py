@@ -17,11 +17,12 @@ from itertools import count, islice
 from operator import sub
 from typing import Callable
 
-from .load_http import Flight, Pool, Target, chat_body
+from .load_http import Flight, Pool
 from .load_prompts import prompt, words_for_tokens
 from .load_schedule import due_offsets, endless_offsets
 from .load_spec import LoadSpec
 from .load_tally import Tally
+from .load_target import chat_body
 from .load_timer import Timer
 
 SAMPLE_WORDS = 64
@@ -56,7 +57,7 @@ class Load:
         :raises ValueError: when the target is no endpoint.
         """
         self.spec = spec
-        self.target = Target(spec.base_url, spec.api_key, spec.ca_file)
+        self.target = spec.target()
         self.target.place()
         self._on_interval = on_interval
         self._bodies: Iterator[bytes] = iter(())

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from .load_target import Target
+
 ARRIVALS = ("constant", "poisson", "closed")
 SLO_FIELDS = ("time_to_first_token_seconds", "inter_token_latency_seconds", "end_to_end_latency_seconds")
 
@@ -70,6 +72,15 @@ class LoadSpec:
     seed: int = 1
     first_prompt: int = 0
     slo: dict[str, float] = field(default_factory=dict)
+
+    def target(self) -> Target:
+        """Return where the load goes.
+
+        :raises ValueError: when that is no endpoint.
+        """
+        target = Target(self.base_url, self.api_key, self.ca_file)
+        target.place()
+        return target
 
 
 def read_spec(content: Any) -> LoadSpec:

@@ -52,10 +52,12 @@ def run_worker(
     timeout: int,
     environment: Mapping[str, str] | None = None,
     unprivileged: bool = True,
+    niceness: int = 0,
 ) -> Done:
     """Run `main(job)` of one of these modules in another Python and return what it said.
 
-    `needs` are the modules it imports beside it. Raises CheckpointError with the worker's own reason, or with its last words.
+    `needs` are the modules it imports beside it; a `niceness` below 0 lets it come before others to the processor, where that is allowed.
+    Raises CheckpointError with the worker's own reason, or with its last words.
     """
     with _home(unprivileged) as (home, user):
         package = home / _PACKAGE
@@ -73,6 +75,7 @@ def run_worker(
                 user=user,
                 timeout=timeout,
                 more=environment or {},
+                niceness=niceness,
             )
             file.seek(max(0, file.seek(0, os.SEEK_END) - 20_000))
             said = file.read().decode(errors="replace")
@@ -97,6 +100,7 @@ def _run(
     user: pwd.struct_passwd | None,
     timeout: int,
     more: Mapping[str, str],
+    niceness: int,
 ) -> tuple[int, str]:
     environment = {
         "PATH": f"{Path(arguments[0]).parent}:/usr/local/bin:/usr/bin:/bin",
@@ -124,6 +128,9 @@ def _run(
         preexec_fn=_limit,  # noqa: PLW1509 - this process has no threads
         **rights,
     )
+    if niceness:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
     try:
         output, _ = process.communicate(job, timeout=timeout)
         code = process.returncode

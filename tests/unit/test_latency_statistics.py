@@ -6,7 +6,6 @@ import random
 
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.latency_statistics import percentile, thin
-from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.sse import EventParser
 
 numpy = pytest.importorskip("numpy")
 
@@ -38,18 +37,3 @@ def test_thinning_keeps_the_shape_and_the_extremes() -> None:
     for percent in (10, 50, 90, 99):
         assert percentile(kept, percent) == pytest.approx(percentile(samples, percent), rel=0.01)
     assert thin(samples[:10], 5000) == samples[:10]
-
-
-def events(*lines: bytes) -> list[str]:
-    parser = EventParser()
-    return [data for line in lines if (data := parser.feed(line)) is not None]
-
-
-def test_events() -> None:
-    assert events(b"data: a\n", b"\n", b"data: b\r\n", b"\r\n") == ["a", "b"]
-    assert events(b"data: one\n", b"data: two\n", b"\n") == ["one\ntwo"]
-    assert events(b": a comment\n", b"event: x\n", b"id: 3\n", b"\n") == []
-    assert events(b"data:no space\n", b"\n") == ["no space"]
-    assert events("data: ß\n".encode(), b"\n") == ["ß"]
-    assert events(b"data: \xff\n", b"\n") == ["\ufffd"]
-    assert events(b"data: unfinished\n") == []
