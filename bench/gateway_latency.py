@@ -17,12 +17,14 @@ import json
 import os
 import random
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway_load import Client, Sample, Shape, Target, mock_gateway, percentile
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from bench.gateway_load import Client, Sample, Shape, Target, mock_gateway, percentile
 
 BOUNDS_SECONDS = {50.0: 0.001, 99.0: 0.002}
 RESAMPLES = 2000

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway_load import Client, Sample, Shape, Target, mock_gateway, percentile
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from bench.gateway_load import Client, Sample, Shape, Target, mock_gateway, percentile
 
 FACTOR = 5
 RECOVERY_SECONDS = 10
@@ -42,7 +43,7 @@ class Level:
 
     def kept(self, sample: Sample) -> bool:
         """A whole answer, in time."""
-        return sample.answered and sample.to_first_token <= self.ttft and sample.to_end <= self.end_to_end
+        return bool(sample.answered and sample.to_first_token <= self.ttft and sample.to_end <= self.end_to_end)
 
 
 async def search(client: Client, level: Level, start: float, seconds: float) -> tuple[float, list[dict[str, float]]]:
