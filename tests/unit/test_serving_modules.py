@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engi
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.readiness import key_digest
 from ansible_collections.plumbline.plumbline.plugins.modules import (
     llm_endpoint_info,
+    serving_binding_info,
     serving_info,
     serving_service,
+    serving_unit_info,
 )
 
 from tests.mock_endpoint import FLAT, Behaviour, serve
@@ -202,6 +205,120 @@ def test_what_systemd_refuses_is_said(systemd: Systemd, capsys: pytest.CaptureFi
     answer = want(systemd, capsys)
     assert answer["failed"]
     assert "Access denied" in answer["msg"]
+
+
+# --- an upgrade, refused before anything changes -------------------------------------------------------------------------
+
+
+def upgrade(systemd: Systemd, port: int, **more: Any) -> dict[str, Any]:
+    systemd.runs()
+    noted = json.loads(systemd.record.read_text())
+    systemd.record.write_text(json.dumps({**noted, "serves": "engine old-model"}))
+    beside: dict[str, Any] = {
+        "name": "plumbline-serving-upgrade.service",
+        "configuration": "u2",
+        "text": "[Service]\n",
+        "host": "127.0.0.1",
+    }
+    beside |= {"record": str(systemd.folder / "none.json"), "port": port, **more}
+    return {"configuration": "c2", "serves": "engine new-model", "text": "[Service]\n", "upgrade": beside}
+
+
+# The played systemd has one state for all units; here it says of the one beside that it is not there.
+BOTH = """#!/bin/sh
+cd "{state}"
+echo "$*" >> calls
+case "$*" in
+  show\\ plumbline-serving-upgrade*) printf 'LoadState=not-found\\nActiveState=inactive\\n' ;;
+  show*) cat show ;;
+esac
+"""
+
+
+def test_a_port_of_the_upgrade_in_use(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    (systemd.folder / "bin" / "systemctl").write_text(BOTH.replace("{state}", str(systemd.folder)))
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        answer = want(systemd, capsys, **upgrade(systemd, squatter.getsockname()[1]))
+    assert answer["failed"]
+    assert "(serving_upgrade_port) to be free for the new model or engine, found it in use by" in answer["msg"]
+    assert systemd.calls == []
+    assert not (systemd.folder / "units").exists()
+
+
+def test_an_upgrade_beside_that_memory_does_not_hold(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    (systemd.folder / "bin" / "systemctl").write_text(BOTH.replace("{state}", str(systemd.folder)))
+    figures = {"mode": "beside", "fits": False, "arithmetic": "60 GB twice against 80 GB"}
+    answer = want(systemd, capsys, **upgrade(systemd, 1, **figures))
+    assert "60 GB twice against 80 GB" in answer["msg"]
+    assert systemd.calls == []
+
+
+def test_check_mode_says_how_it_would_upgrade(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    (systemd.folder / "bin" / "systemctl").write_text(BOTH.replace("{state}", str(systemd.folder)))
+    answer = want(systemd, capsys, **upgrade(systemd, 1), _ansible_check_mode=True, _ansible_diff=True)
+    assert answer["changed"]
+    assert [part["after_header"] for part in answer["diff"]][1] == "plumbline-serving.service"
+    assert "an upgrade beside: memory holds both" in answer["diff"][1]["after"]
+    assert systemd.calls == []
+    assert not (systemd.folder / "units").exists()
+
+
+# --- the unit, observed --------------------------------------------------------------------------------------------------
+
+ANALYSIS = """  NAME                          DESCRIPTION                                   EXPOSURE
+\u2717 PrivateNetwork=               Service has access to the host's network           0.5
+\u2713 User=/DynamicUser=            Service runs under a static non-root user identity
+\u2717 MemoryDenyWriteExecute=       Service may create writable executable memory      0.1
+
+\u2192 Overall exposure level for plumbline-serving.service: 1.5 OK :-)
+"""
+
+
+def observe(systemd: Systemd, capsys: pytest.CaptureFixture[str], **more: Any) -> dict[str, dict[str, Any]]:
+    (systemd.folder / "analysis").write_text(ANALYSIS, encoding="utf-8")
+    program = systemd.folder / "bin" / "systemd-analyze"
+    program.write_text(f"#!/bin/sh\ncat {systemd.folder}/analysis\n")
+    program.chmod(0o755)
+    arguments = {"unit": "no-such-plumbline.service", "user": "no-such-user"}
+    answer = call(serving_unit_info, capsys, **{**arguments, **more})
+    return {entry["name"]: entry for entry in answer["measurements"]}
+
+
+def test_how_exposed_the_unit_is(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    systemd.runs()
+    found = observe(systemd, capsys, cpus="0-3", memory_nodes="0")
+    assert found["serving_unit_exposure"]["value"] == 1.5
+    assert found["serving_unit_exposure"]["conditions"]["open"] == ["PrivateNetwork=", "MemoryDenyWriteExecute="]
+    assert found["serving_stray_processes"]["value"] == 0
+    # No process of that unit is there, so none keeps to its CPUs either.
+    assert found["serving_cpu_binding"].get("value") in ("none", None)
+    assert "serving_memory_binding" in found
+
+
+def test_a_unit_that_does_not_run_has_no_exposure(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    found = observe(systemd, capsys)
+    assert "does not run" in found["serving_unit_exposure"]["error"]
+    found = observe(systemd, capsys, _ansible_check_mode=True)
+    assert found["serving_unit_exposure"]["skipped"].startswith("check mode: ")
+
+
+def test_an_analysis_that_says_nothing(systemd: Systemd, capsys: pytest.CaptureFixture[str]) -> None:
+    systemd.runs()
+    observe(systemd, capsys)
+    (systemd.folder / "bin" / "systemd-analyze").write_text("#!/bin/sh\necho 'Failed to get unit' >&2; exit 1\n")
+    answer = call(serving_unit_info, capsys, unit="x.service", user="root")
+    assert "Failed to get unit" in answer["measurements"][0]["error"]
+
+
+def test_what_the_unit_is_bound_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = tmp_path / "sys" / "devices" / "system" / "node" / "node0"
+    node.mkdir(parents=True)
+    (node / "cpulist").write_text("0-7\n")
+    answer = call(serving_binding_info, capsys, root=str(tmp_path), housekeeping_cpus="0-1")
+    assert (answer["cpus"], answer["memory_nodes"]) == ("2-7", "")
+    answer = call(serving_binding_info, capsys, root=str(tmp_path), nodes="3")
+    assert answer["failed"]
+    assert "found '3'" in answer["msg"]
 
 
 # --- the endpoint, asked -----------------------------------------------------------------------------------------------
