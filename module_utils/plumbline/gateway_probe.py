@@ -115,7 +115,13 @@ def completion(
         try:
             answer = parse_answer(question.api, json.loads(reply.body))
             problem = judge(question, answer)
-            entry["conditions"] = {"answer": answer.text.strip()[:500], "seconds": round(reply.seconds, 3)}
+            entry["conditions"] = {
+                "question": question.text,
+                "answer": answer.text.strip()[:500],
+                "expected_pattern": question.expected,
+                "model": answer.model,
+                "seconds": round(reply.seconds, 3),
+            }
         except (Refused, ValueError) as error:
             problem = str(error)
         entry.update(value=not problem, cause=problem)
