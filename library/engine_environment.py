@@ -258,6 +258,10 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.engi
     EngineError,
     Wish,
 )
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.serving_plan_options import (
+    PlanError,
+    read_options,
+)
 
 SPEC = {
     "root": {"type": "path", "required": True},
@@ -392,6 +396,11 @@ def _wish(module: AnsibleModule) -> Wish:
     smoke = given.pop("smoke")
     if smoke is not None:
         smoke["device"] = given["device"]
+        try:
+            # As the serving stage takes them: old names mapped, or refused before anything is installed.
+            smoke["options"] = dict(read_options(smoke["options"] or {}).values)
+        except PlanError as error:
+            module.fail_json(msg=str(error))
     given["root"] = Path(given["root"])
     return Wish(lock_text=text, lock_name=str(lock_file), conda=conda, plugins=plugins, smoke=smoke, **given)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from .serving_plan_shape import Layer, Shape
-from .serving_plan_state import recurrent_bytes, state_parts
+from .serving_plan_state import CHECKPOINTED_MODELS, recurrent_bytes, state_parts
 
 # Bytes of an element of the cache by kv_cache_dtype. Types that pack scales beside it: what they take at most.
 KV_BYTES = {
@@ -60,6 +60,7 @@ class Page:
     size: int
     window: int = 0
     page: int = 0
+    checkpoints: int = 0
 
     @property
     def bytes(self) -> int:
@@ -70,7 +71,7 @@ class Page:
         """Blocks that a request of `length` tokens holds at most in one layer (max_memory_usage_bytes / page_size_bytes)."""
         flying = setting.batches_in_flight * setting.maximum_batched_tokens
         if self.kind == "state":
-            return 2 if setting.prefix_caching else 1
+            return 2 + self.checkpoints if setting.prefix_caching else 1
         if self.kind == "sliding":
             return ceil_div(min(self.window - 1 + flying, length), self.block_size) + 1
         if self.kind == "chunked":
@@ -131,7 +132,7 @@ def layer_page(layer: Layer, shape: Shape, setting: Setting, block_size: int) ->
         wide = recurrent_bytes(shape.model_type, shape.config, setting.element_bytes, setting.wide_state)
         parts = state_parts(shape.model_type, shape.config, setting.tensor_parallel)
         size = sum(elements * (wide if recurrent else setting.element_bytes) for elements, recurrent in parts)
-        return Page("state", block_size, size)
+        return Page("state", block_size, size, checkpoints=int(shape.model_type in CHECKPOINTED_MODELS))
     if layer.kind == "index":
         return Page("mla", block_size, layer.head_size * block_size)
     if layer.kind == "mla":

@@ -26,6 +26,8 @@ _MAMBA1 = {
     "falcon_mamba": ("intermediate_size", "state_size", "conv_kernel"),
     "jamba": ("", "mamba_d_state", "mamba_d_conv"),
 }
+# Their layers keep one block more for a request, a checkpoint of its prompt, where prefixes are cached (layers/mamba/mamba_mixer2.py).
+CHECKPOINTED_MODELS = frozenset(_MAMBA2)
 STATE_MODELS = frozenset((*_GATED_DELTA, *_MAMBA2, *_MAMBA1, "lfm2", "lfm2_moe", "kimi_linear", "yuan"))
 
 
