@@ -175,7 +175,7 @@ def cache_of(model: Model, machine: Machine, wish: Wish, step: Step) -> Cache | 
 def cache_lines(plan: Plan, cache: Cache | None, available: int, length: int, shape: Shape) -> None:
     """Tell what so many bytes of cache hold, in requests of `length` tokens."""
     if cache is None:
-        reason = f"{shape.unknown} are not understood" if shape.unknown else "it keeps none"
+        reason = f"{shape.unknown or 'what its layers keep'} is not understood"
         plan.notes.append(f"The context is not checked against the cache of this model: {reason}.")
         return
     plan.kv_cache_tokens = cache.tokens(available, length)

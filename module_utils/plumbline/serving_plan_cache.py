@@ -176,6 +176,8 @@ def make_cache(shape: Shape, setting: Setting) -> Cache | None:
         padded = block * token
     pages = [layer_page(layer, shape, setting, block) for layer in shape.layers]
     pages = [replace(page, page=max(padded, page.size)) if page.kind == "state" else page for page in pages]
+    if any(page.size <= 0 for page in pages):
+        return None
     groups = _group(pages)
     return Cache(tuple(groups), max(page.bytes * count for page, count in groups), block, setting)
 

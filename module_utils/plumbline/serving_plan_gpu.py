@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from .serving_plan import (
     SHORTEST_CONTEXT,
+    TYPICAL_REQUEST,
     Line,
     Machine,
     Model,
@@ -39,6 +40,8 @@ _OUTSIDE_FRACTION = 0.02
 # engine/arg_utils.py, get_batch_defaults, for the API server: larger steps and more requests from 70 GiB on, but not on an A100.
 _LARGE_GPU = 70 * GIB
 _LARGEST_GPU = 160 * GIB
+# Usual requests that the cache should hold at once, before the GPUs are said to be few enough.
+_ROOM = 16
 # A step is not made smaller than this to make room for the cache.
 _SMALLEST_STEP = 2048
 
@@ -121,6 +124,12 @@ class Fit:
         """Bytes for the cache of all layers, of which each stage holds its part."""
         return max(self.available, 0) * self.place.pipeline
 
+    @property
+    def has_room(self) -> bool:
+        """Whether enough usual requests run at once that more GPUs need not be asked."""
+        usual = min(self.place.wish.request_tokens or TYPICAL_REQUEST, self.place.wanted)
+        return self.cache is None or self.cache.tokens(self.pool, max(self.length, 1)) >= _ROOM * usual
+
     def holds(self, length: int) -> bool:
         """Whether a request of that length fits; whoever sets the cache's bytes has reckoned."""
         if self.available <= 0:
@@ -154,7 +163,8 @@ def plan_gpu(model: Model, machine: Machine, wish: Wish) -> Plan:
     if not fits:
         plan.refusal = _no_choice(place)
         return plan
-    fit = next((each for each in fits if each.holds(place.wanted)), None)
+    holding = [each for each in fits if each.holds(place.wanted)]
+    fit = next((each for each in holding if each.has_room), None) or next(iter(holding), None)
     if fit is None:
         fit = max(fits, key=lambda each: (each.length, each.available))
     _tell(plan, fit)
