@@ -132,7 +132,8 @@ def _timeline(lines: Sequence[Mapping[str, Any]], start: float) -> list[dict[str
     timeline = []
     for line in lines:
         length = line["end"] - line["start"]
-        if length <= 0:
+        # The last one may be cut off by the end, and says little then.
+        if length <= 0 or length < 0.5 * (lines[0]["end"] - lines[0]["start"]):
             continue
         first, whole = line["time_to_first_token_seconds"], line["end_to_end_latency_seconds"]
         timeline.append(

@@ -52,11 +52,11 @@ def run_worker(
     timeout: int,
     environment: Mapping[str, str] | None = None,
     unprivileged: bool = True,
-    niceness: int = 0,
+    punctual: bool = False,
 ) -> Done:
     """Run `main(job)` of one of these modules in another Python and return what it said.
 
-    `needs` are the modules it imports beside it; a `niceness` below 0 lets it come before others to the processor, where that is allowed.
+    `needs` are the modules it imports beside it; a `punctual` one comes before others to the processor, where that is allowed.
     Raises CheckpointError with the worker's own reason, or with its last words.
     """
     with _home(unprivileged) as (home, user):
@@ -75,7 +75,7 @@ def run_worker(
                 user=user,
                 timeout=timeout,
                 more=environment or {},
-                niceness=niceness,
+                punctual=punctual,
             )
             file.seek(max(0, file.seek(0, os.SEEK_END) - 20_000))
             said = file.read().decode(errors="replace")
@@ -100,7 +100,7 @@ def _run(
     user: pwd.struct_passwd | None,
     timeout: int,
     more: Mapping[str, str],
-    niceness: int,
+    punctual: bool,
 ) -> tuple[int, str]:
     environment = {
         "PATH": f"{Path(arguments[0]).parent}:/usr/local/bin:/usr/bin:/bin",
@@ -128,9 +128,9 @@ def _run(
         preexec_fn=_limit,  # noqa: PLW1509 - this process has no threads
         **rights,
     )
-    if niceness:
+    if punctual:
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
+            os.sched_setscheduler(process.pid, os.SCHED_RR, os.sched_param(1))
     try:
         output, _ = process.communicate(job, timeout=timeout)
         code = process.returncode

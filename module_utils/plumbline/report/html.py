@@ -11,8 +11,8 @@ from markupsafe import Markup
 from ..console import is_command, plural
 from ..quantities import format_percent, format_seconds
 from ..screen import one_line
+from .canvas import Plot
 from .model import Report
-from .plots import Plot
 
 _MANY_HOSTS = 3
 

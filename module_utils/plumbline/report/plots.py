@@ -1,45 +1,23 @@
 """Plots as inline SVG: latency distributions with their SLO, and each bandwidth beside its limit.
 
-matplotlib draws them without a display. Its colours are replaced by CSS variables, so that a plot follows the page
-into dark mode and onto paper.
+What they are drawn on is in `canvas`; how a load went, in `load_plots`.
 """
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..gate_rules import is_number
 from ..quantities import format_percent, format_value
+from . import load_plots
+from .canvas import BAD, FOREGROUND, GOOD, GRID, LINE, MUTED, WARN, Plot
+from .canvas import canvas as _canvas
+from .canvas import svg_of as _svg
 from .model import Check, Report, percentile_of
 
-# Placeholders that matplotlib draws with, and what stands for them in the page.
-_FOREGROUND, _MUTED, _GRID, _LINE, _BAR = "#010203", "#010204", "#010205", "#010206", "#010207"
-_GOOD, _WARN, _BAD = "#010208", "#010209", "#01020a"
-_VARIABLES = {
-    _FOREGROUND: "var(--text)",
-    _MUTED: "var(--muted)",
-    _GRID: "var(--grid)",
-    _LINE: "var(--accent)",
-    _BAR: "var(--accent-soft)",
-    _GOOD: "var(--ok)",
-    _WARN: "var(--warn)",
-    _BAD: "var(--critical)",
-}
-_STATUS_COLOR = {"OK": _GOOD, "WARN": _WARN, "SKIPPED": _MUTED, "UNKNOWN": _BAD, "CRITICAL": _BAD}
+_STATUS_COLOR = {"OK": GOOD, "WARN": WARN, "SKIPPED": MUTED, "UNKNOWN": BAD, "CRITICAL": BAD}
 _FEW_HOSTS = 3
-
-
-@dataclass(frozen=True)
-class Plot:
-    """One figure of the report."""
-
-    title: str
-    caption: str
-    svg: str
 
 
 def draw(report: Report) -> list[Plot]:
@@ -50,6 +28,7 @@ def draw(report: Report) -> list[Plot]:
         plot = _distribution(base, scope, checks) if few else _percentile_strip(base, scope, checks)
         if plot:
             plots.append(plot)
+    plots += load_plots.draw(report.checks, few)
     bandwidths = [check for check in report.checks if _is_bandwidth(check)]
     limited = [check for check in bandwidths if _limit(check)]
     unlimited = [check for check in bandwidths if not _limit(check)]
@@ -95,9 +74,9 @@ def _distribution(base: str, scope: str, checks: list[Check]) -> Plot | None:
     for host, samples in by_host.items():
         # As the percentiles are computed, between the samples on either side, so that each lies on the line.
         shares = [index / (len(samples) - 1) for index in range(len(samples))]
-        axes.plot(samples, shares, color=_LINE, linewidth=1.8)
+        axes.plot(samples, shares, color=LINE, linewidth=1.8)
         if len(by_host) > 1:
-            axes.annotate(host, (samples[-1], 1.0), fontsize=8, color=_MUTED, ha="right", va="bottom")
+            axes.annotate(host, (samples[-1], 1.0), fontsize=8, color=MUTED, ha="right", va="bottom")
     hidden = []
     for check in checks:
         percent = (percentile_of(str(check.name)) or ("", 0))[1]
@@ -114,13 +93,13 @@ def _distribution(base: str, scope: str, checks: list[Check]) -> Plot | None:
             ha="right" if left else "left",
             va="bottom" if left else "top",
             fontsize=9,
-            color=_FOREGROUND,
+            color=FOREGROUND,
         )
         # A bound far beyond the figures would squeeze the curve into a corner: it is told in words instead.
         if is_number(bound) and float(bound) <= longest * 3:
             axes.plot([bound, bound], [0, percent / 100], color=color, linewidth=1.2, linestyle=(0, (4, 3)))
             axes.annotate(
-                f"SLO P{percent} ", (bound, 0.03), fontsize=8, color=_MUTED, ha="right", rotation=90, va="bottom"
+                f"SLO P{percent} ", (bound, 0.03), fontsize=8, color=MUTED, ha="right", rotation=90, va="bottom"
             )
         elif is_number(bound):
             hidden.append(f"P{percent} {format_value(float(bound), 's')}")
@@ -163,7 +142,7 @@ def _bars(checks: list[Check], name_hosts: bool) -> Plot:
     for row, check in enumerate(reversed(checks)):
         value, limit, threshold = check.number("value") or 0.0, _limit(check), check.number("threshold")
         longest = max(longest, value / limit * 100)
-        axes.barh(row, 100, height=0.34, color=_GRID)
+        axes.barh(row, 100, height=0.34, color=GRID)
         axes.barh(row, value / limit * 100, height=0.34, color=_STATUS_COLOR[check.status])
         if threshold is not None:
             _ticks(axes, row, [threshold / limit * 100], 0.22)
@@ -200,8 +179,8 @@ def _called(check: Check, name_hosts: bool) -> str:
 
 
 def _label(axes: Any, row: int, right: float, name: str, text: str) -> None:
-    axes.annotate(name, (0, row + 0.25), fontsize=9, color=_FOREGROUND, va="bottom")
-    axes.annotate(text, (right, row + 0.25), fontsize=9, color=_FOREGROUND, va="bottom", ha="right")
+    axes.annotate(name, (0, row + 0.25), fontsize=9, color=FOREGROUND, va="bottom")
+    axes.annotate(text, (right, row + 0.25), fontsize=9, color=FOREGROUND, va="bottom", ha="right")
 
 
 def _finish_bars(axes: Any, rows: int, longest: float, unit: str) -> None:
@@ -215,7 +194,7 @@ def _strip(checks: list[Check]) -> Plot:
     """Draw each host's bandwidth in percent of its limit as a dot, a row for each check."""
     figure, axes = _strip_rows(checks, lambda check: _limit(check) / 100)
     axes.set_xlim(0, 112)
-    axes.axvline(100, color=_MUTED, linewidth=1)
+    axes.axvline(100, color=MUTED, linewidth=1)
     axes.set_xlabel("percent of the limit")
     hosts = len({check.host for check in checks})
     caption = f"{hosts} hosts, a dot for each measurement. The line at 100 is the limit, the dashed mark is where the gate fails."
@@ -257,7 +236,7 @@ def _dots(axes: Any, row: int, points: Sequence[tuple[float, str]]) -> None:
 
 def _ticks(axes: Any, row: int, values: Iterable[float], reach: float = 0.42) -> None:
     for value in values:
-        axes.plot([value, value], [row - reach, row + reach], color=_FOREGROUND, linewidth=1.3, linestyle=(0, (3, 2)))
+        axes.plot([value, value], [row - reach, row + reach], color=FOREGROUND, linewidth=1.3, linestyle=(0, (3, 2)))
 
 
 def _rows(axes: Any, labels: list[str]) -> None:
@@ -266,57 +245,3 @@ def _rows(axes: Any, labels: list[str]) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(axis="y", visible=False)
-
-
-def _canvas(width: float, height: float) -> tuple[Any, Any]:
-    import matplotlib  # noqa: PLC0415 - half a second: only whoever draws pays for it
-
-    matplotlib.use("svg", force=True)
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    matplotlib.rcParams.update(
-        {
-            "svg.fonttype": "none",  # text stays text: it takes the page's font, can be searched, and needs no glyphs
-            "text.parse_math": False,  # a host or a scope may hold a dollar sign
-            "font.family": "DejaVu Sans",
-            "font.size": 9,
-            "axes.edgecolor": _MUTED,
-            "axes.labelcolor": _MUTED,
-            "xtick.color": _MUTED,
-            "ytick.color": _FOREGROUND,
-            "text.color": _FOREGROUND,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "axes.axisbelow": True,
-            "grid.color": _GRID,
-            "grid.linewidth": 0.8,
-        }
-    )
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
-    return figure, axes
-
-
-def _svg(figure: Any, name: str) -> str:
-    """Return the drawing as an element for a page: no XML head, own ids, colours from the page."""
-    import matplotlib  # noqa: PLC0415
-
-    stream = io.StringIO()
-    figure.patch.set_alpha(0)
-    for axes in figure.axes:
-        axes.patch.set_alpha(0)
-    with matplotlib.rc_context({"svg.hashsalt": name}):
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = stream.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # Ids must be unique in the page, where several drawings stand side by side.
-    prefix = re.sub(r"\W", "-", name)
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
-    text = re.sub(r'(href="|url\()#', rf"\1#{prefix}-", text)
-    text = re.sub(r"(<svg[^>]*?) (?:width|height)=\"[^\"]*\"", r"\1", text)
-    text = re.sub(r"(<svg[^>]*?) (?:width|height)=\"[^\"]*\"", r"\1", text)
-    for color, variable in _VARIABLES.items():
-        text = text.replace(color, variable)
-    return text.replace("DejaVu Sans", "system-ui")
