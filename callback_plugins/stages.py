@@ -253,7 +253,9 @@ class CallbackModule(DefaultCallback):
 
     def v2_runner_retry(self, result: Any) -> None:
         attempt, retries = result.result.get("attempts", 0), result.result.get("retries", 0)
-        self._live.note(result.task._uuid, f"attempt {attempt + 1} of {retries}")
+        # What waits for hours says itself how far it is.
+        told = printable(result.result.get("progress") or "")
+        self._live.note(result.task._uuid, told or f"attempt {attempt + 1} of {retries}")
         if self._display.verbosity:
             self._line("ok", result, f"attempt {attempt} of {retries}: {one_message(result.result)}")
 

@@ -242,6 +242,34 @@ def _bound(value: Any, measurement: Mapping[str, Any], rule: Mapping[str, Any], 
     return Verdict(OK, f"{figure}, {required} is required", **facts)
 
 
+def _growth(value: Any, measurement: Mapping[str, Any], rule: Mapping[str, Any]) -> Verdict:
+    """Judge a growth by its confidence interval, not by its estimate: it passes where all of it lies within the bound.
+
+    It fails where all of it lies above zero and not all within the bound. Else the series was too short: the interval of a slope
+    narrows with the power 3/2 of the time, which tells how long would do.
+    """
+    low, high, seconds = (measurement.get(name) for name in ("low", "high", "judged_seconds"))
+    if not (is_number(value) and is_number(low) and is_number(high) and is_number(seconds)):
+        return Verdict(UNKNOWN, "a growth with its interval was expected: value, low, high and judged_seconds")
+    unit, fail = str(measurement.get("unit") or ""), float(rule["fail"])
+    horizon = measurement.get("horizon_seconds")
+    per = f" in {format_value(float(horizon), 's')}" if is_number(horizon) else ""
+    measured = f"{format_value(value, unit)}{per} ({format_value(low, unit)} to {format_value(high, unit)})"
+    required = f"at most {format_value(rule['fail'], unit)}{per}"
+    facts: dict[str, Any] = {"required": required, "measured": measured, "threshold": fail}
+    if high <= fail:
+        return Verdict(OK, f"{measured}, {required} is required", **facts)
+    if low > 0:
+        return Verdict(CRITICAL, f"it grows: {measured}, {required} is required", **facts)
+    enough = seconds * max(1.0, (high - low) / fail) ** (2 / 3) if fail > 0 else math.inf
+    told = f"; about {format_value(enough, 's')} would do" if math.isfinite(enough) else ""
+    return Verdict(
+        UNKNOWN,
+        f"too short to judge: {measured} after {format_value(seconds, 's')}, {required} is required{told}",
+        **facts,
+    )
+
+
 def expected_value(measurement: Mapping[str, Any], rule: Mapping[str, Any]) -> Any:
     """Return what a value should be: the measurement knows best, else its rule."""
     expected = measurement.get("expected")
@@ -297,6 +325,7 @@ KINDS: dict[str, Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Verdict]]
     "fleet_median": _fleet_median,
     "minimum": _minimum,
     "maximum": _maximum,
+    "growth": _growth,
     "equals": _equals,
     "version_at_least": _version_at_least,
     "record": _record,

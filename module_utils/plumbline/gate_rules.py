@@ -21,6 +21,7 @@ KINDS: Mapping[str, frozenset[str]] = {
     ),
     "minimum": frozenset({"warn", "fail"}),
     "maximum": frozenset({"warn", "fail"}),
+    "growth": frozenset({"fail"}),
     "equals": frozenset({"expected"}),
     "version_at_least": frozenset({"expected"}),
     "record": frozenset(),
@@ -37,7 +38,7 @@ DEFAULT_EARLIER_DAYS = 30
 
 COMMON_OPTIONS = frozenset({"kind", "unit", "severity", "repeat", "title", "cause", "next_command"})
 _TEXTS = ("unit", "title", "cause", "next_command")
-_BOUNDED = frozenset({"fraction_of_limit", "minimum", "maximum"})
+_BOUNDED = frozenset({"fraction_of_limit", "minimum", "maximum", "growth"})
 _FEWEST_HOSTS = 2  # a median of one is that one
 
 
