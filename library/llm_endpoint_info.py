@@ -46,6 +46,12 @@ options:
   scope:
     description: Scope of the measurements, for example the URL that users are given. O(base_url) when left out.
     type: str
+  planned_cache_blocks:
+    description: >-
+      Blocks of the key-value cache as M(plumbline.plumbline.serving_plan) reckoned them; the engine's own number, from its metrics, is held
+      against it. 0 does not look.
+    type: int
+    default: 0
   timeout_seconds:
     description: How long the answer may take.
     type: float
@@ -102,6 +108,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.read
     ask,
     judge,
 )
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.serving_cache_info import measure_cache
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.systemd_service import (
     PROPERTIES,
     parse_show,
@@ -175,6 +182,7 @@ def main() -> None:
             "api": {"type": "str", "choices": ["chat", "completions"], "default": "chat"},
             "unit": {"type": "str"},
             "scope": {"type": "str"},
+            "planned_cache_blocks": {"type": "int", "default": 0},
             "timeout_seconds": {"type": "float", "default": 120},
         },
         supports_check_mode=True,
@@ -191,6 +199,8 @@ def main() -> None:
         if module.check_mode and active != "active":
             reason = f"check mode: {parameters['unit']} does not run yet"
             scopes = {"serving_unit": parameters["unit"], "completion": scope, "wrong_api_key_refused": scope}
+            if parameters["planned_cache_blocks"] > 0:
+                scopes["serving_cache_of_plan"] = scope
             skipped = [{"name": name, "scope": where, "skipped": reason} for name, where in scopes.items()]
             module.exit_json(changed=False, measurements=skipped, answer="")
         measurements.append(
@@ -199,6 +209,8 @@ def main() -> None:
     question = Question(parameters["question"], parameters["expected"], parameters["api"])
     completion, answer = _completion(module, scope, question)
     measurements += [completion, _wrong_key(module, scope, question)]
+    if (planned := parameters["planned_cache_blocks"]) > 0:
+        measurements.append(measure_cache(parameters["base_url"], scope, planned, parameters["timeout_seconds"]))
     module.exit_json(changed=False, measurements=measurements, answer=answer)
 
 

@@ -154,6 +154,11 @@ kv_cache_bytes:
   returned: always
   type: int
   sample: 1073741824
+kv_cache_blocks:
+  description: Blocks of the cache in one process. 0 where it is not known.
+  returned: always
+  type: int
+  sample: 364
 measurements:
   description: C(serving_memory_plan), the memory that is needed beside what there is, with the arithmetic in its C(conditions).
   returned: always

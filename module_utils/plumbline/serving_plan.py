@@ -129,6 +129,7 @@ class Plan:
     beside: str = ""
     kv_cache_tokens: int = 0
     kv_cache_bytes: int = 0
+    kv_cache_blocks: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for a module's answer."""
@@ -144,6 +145,7 @@ class Plan:
             "beside": self.beside,
             "kv_cache_tokens": self.kv_cache_tokens,
             "kv_cache_bytes": self.kv_cache_bytes,
+            "kv_cache_blocks": self.kv_cache_blocks,
         }
 
 
@@ -179,6 +181,7 @@ def cache_lines(plan: Plan, cache: Cache | None, available: int, length: int, sh
         plan.notes.append(f"The context is not checked against the cache of this model: {reason}.")
         return
     plan.kv_cache_tokens = cache.tokens(available, length)
+    plan.kv_cache_blocks = available // cache.bytes_per_block
     plan.lines += [
         Line(
             "blocks",
