@@ -38,6 +38,8 @@ REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"serving_maximum_concurrent_requests": "many"},
         ("whole number or auto", "found many"),
     ),
+    "old-name": ({"serving_options": {"swap_space": 4}}, ("found swap_space", "kv_offloading_size")),
+    "other-name": ({"serving_options": {"quantize": "awq"}}, ("found quantize", "model_quantization")),
     "no-engine": ({"engine_id": "", "engine_path": ""}, ("active engine", "playbooks/engine.yml")),
 }
 UNITS: dict[str, dict[str, Any]] = {
@@ -167,6 +169,11 @@ def test_the_unit_of_a_cpu_node(outcome: tuple[Outcome, Path]) -> None:
     pairs = dict(zip(words[3::1], words[4::1], strict=False))
     assert pairs["--port"] == "1"
     assert pairs["--dtype"] == "bfloat16"
+    # The plan's, whose arithmetic is in the evidence.
+    assert pairs["--max-num-batched-tokens"] == "2048"
+    assert 1 <= int(pairs["--max-num-seqs"]) <= 128
+    (record,) = [each for each in outcome[0].evidence("cpu") if each.get("name") == "serving_memory_plan"]
+    assert record["conditions"]["key-value cache"] == "VLLM_CPU_KVCACHE_SPACE, as set: 1.00 GiB"
     assert pairs["--max-model-len"] == "2048"
     assert pairs["--shutdown-timeout"] == "30"
     # systemd's own characters are doubled, so that they arrive as they are.
