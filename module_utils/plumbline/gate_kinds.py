@@ -253,7 +253,7 @@ def _growth(value: Any, measurement: Mapping[str, Any], rule: Mapping[str, Any])
         return Verdict(UNKNOWN, "a growth with its interval was expected: value, low, high and judged_seconds")
     unit, fail = str(measurement.get("unit") or ""), float(rule["fail"])
     horizon = measurement.get("horizon_seconds")
-    per = f" in {format_value(float(horizon), 's')}" if is_number(horizon) else ""
+    per = f" in {format_value(float(horizon), 's').removesuffix(' 0 min')}" if is_number(horizon) else ""
     measured = f"{format_value(value, unit)}{per} ({format_value(low, unit)} to {format_value(high, unit)})"
     required = f"at most {format_value(rule['fail'], unit)}{per}"
     facts: dict[str, Any] = {"required": required, "measured": measured, "threshold": fail}
@@ -262,7 +262,7 @@ def _growth(value: Any, measurement: Mapping[str, Any], rule: Mapping[str, Any])
     if low > 0:
         return Verdict(CRITICAL, f"it grows: {measured}, {required} is required", **facts)
     enough = seconds * max(1.0, (high - low) / fail) ** (2 / 3) if fail > 0 else math.inf
-    told = f"; about {format_value(enough, 's')} would do" if math.isfinite(enough) else ""
+    told = f"; about {format_value(enough, 's')} after the warm-up would do" if math.isfinite(enough) else ""
     return Verdict(
         UNKNOWN,
         f"too short to judge: {measured} after {format_value(seconds, 's')}, {required} is required{told}",

@@ -15,6 +15,7 @@ from .soak_sampler import done_seconds
 Line = Mapping[str, Any]
 MOST_POINTS = 600  # of a plot
 _SLOW_LINK = 0.95
+_NOTHING = 1e-9
 REQUEST_NAMES = (
     "time_to_first_token_p50",
     "time_to_first_token_p90",
@@ -23,7 +24,7 @@ REQUEST_NAMES = (
     "end_to_end_latency_p90",
     "end_to_end_latency_p99",
     "request_error_fraction",
-    "achieved_request_rate",
+    "soak_request_rate",
 )
 _LATENCIES = (
     ("time to first token, P50", "time_to_first_token_seconds", "p50"),
@@ -157,7 +158,8 @@ def _growth(name: str, scope: str, series: list[tuple[float, float]], unit: str,
     if not isinstance(found, Trend):
         entry["error"] = f"too short to judge: {found}" if found else "there is no sample of it"
         return entry
-    value, low, high = found.growth(horizon)
+    # What arithmetic leaves of a constant series is none.
+    value, low, high = (0.0 if abs(each) < _NOTHING else each for each in found.growth(horizon))
     settled = found.begin - series[0][0]
     entry.update(
         value=value,
@@ -206,7 +208,7 @@ def _requests(intervals: Sequence[Line], spec: Line) -> list[dict[str, Any]]:
         errors["error"] = "no request ended"
     seconds = sum(line["end"] - line["start"] for line in intervals)
     wanted = float(spec["load"].get("rate_per_second") or 0)
-    rate: dict[str, Any] = {"name": "achieved_request_rate", "scope": "soak", "unit": "requests/s"}
+    rate: dict[str, Any] = {"name": "soak_request_rate", "scope": "soak", "unit": "requests/s"}
     if seconds > 0 and wanted:
         rate.update(value=ended / seconds, limit=total.counts["requested"] / seconds, limit_source="requested rate")
         rate["statistic"] = f"{ended} requests ended in {seconds / 3600:.3g} h"

@@ -68,7 +68,23 @@ def engine_processes(tree: Tree, unit: str) -> tuple[str, list[int]]:
     main = int(said.get("MainPID") or 0) if (said.get("MainPID") or "0").isdigit() else 0
     if not main:
         return "", []
-    return f"{main}/{started(tree, main)}", sorted({main, *_of_group(tree, said.get("ControlGroup", ""))})
+    found = {main, *_of_group(tree, said.get("ControlGroup", ""))}
+    return f"{main}/{started(tree, main)}", sorted(found if len(found) > 1 else {main, *_descendants(tree, main)})
+
+
+def _descendants(tree: Tree, process: int) -> Iterator[int]:
+    """Processes below one, where the control group cannot be seen."""
+    children: dict[int, list[int]] = {}
+    for name in tree.names("/proc"):
+        if name.isdigit():
+            fields = (tree.text(f"/proc/{name}/stat") or "").rpartition(")")[2].split()
+            if len(fields) > 1:
+                children.setdefault(int(fields[1]), []).append(int(name))
+    waiting = [process]
+    while waiting:
+        below = children.pop(waiting.pop(), [])
+        waiting += below
+        yield from below
 
 
 def _of_group(tree: Tree, group: str) -> Iterator[int]:

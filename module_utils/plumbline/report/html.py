@@ -15,6 +15,7 @@ from .canvas import Plot
 from .model import Report
 
 _MANY_HOSTS = 3
+_MOST_LISTED = 40  # of a list among the conditions of a check; the evidence has all
 
 
 def render(report: Report, plots: list[Plot], note: str = "") -> str:
@@ -66,4 +67,6 @@ def _plain(value: Any) -> str:
         return f"{value:.6g}"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list) and len(value) > _MOST_LISTED:
+        return f"({len(value)} figures)"
     return str(value)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .. import screen
 from ..evidence import FILE_MODE, evidence_path
-from . import html, junit, markdown
+from . import html, junit, markdown, soak_plots
 from .model import Report, load
 from .plots import draw
 
@@ -48,7 +48,7 @@ def write_report(directory: Path) -> Written:
             path = evidence_path(str(directory.parent), directory.name, host.name).with_suffix(".txt")
             _write(path, "\n".join(screen.lines(host.screen, host.name, host.status)) + "\n")
     try:
-        plots, note = draw(report), ""
+        plots, note = draw(report) + soak_plots.draw(report), ""
     except ModuleNotFoundError as error:  # a controller without the requirements, such as an execution environment
         plots, note = [], f"The Python package {error.name} is not installed on the controller, so nothing is drawn."
     _write(written.html, html.render(report, plots, note))
