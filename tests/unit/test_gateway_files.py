@@ -206,7 +206,7 @@ def test_a_node_is_ready_when_one_of_its_ports_is() -> None:
         Server("n2", "DOWN", 0, 0, "L7STS 503 Service Unavailable"),
         Server("n2-upgrade", "DOWN", 0, 0, "L4CON"),
         Server("n3", "DRAIN", 0, 0, "L7OK"),
-        Server("n3-upgrade", "DRAIN", 0, 0, ""),
+        Server("n3-upgrade", "DOWN", 0, 0, "L4CON"),
     ]
     found = gateway_probe.nodes(servers)
     n1, n2, n3 = by_name(found, "gateway_node")
