@@ -47,6 +47,8 @@ venv-dev: packages ## The same with what the tests need, from requirements-dev.t
 	@$(PYTHON) -m lab venv --dev
 
 test: venv-dev ## Linters, unit tests, molecule
+	@$(PYTHON) -m lab packages --test
+	@$(PYTHON) -m lab packages --tests
 	@tests/run.sh
 
 test-yuan: venv-dev ## Tests in the engine's Python: the Yuan plugin in a real vLLM, checkpoints, quantisation

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lab import client, image, lifecycle, lock, packages, settings, venv
+from lab import client, image, lifecycle, lock, packages, programs, settings, venv
 from lab.node import Node
 from lab.podman import Podman
 from lab.power import ACTIONS, power
@@ -46,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
     of.add_argument("--controller", action="store_true", help="only what a controller without a lab needs")
     of.add_argument("--vm", action="store_true", help="what the virtual bare metal needs")
     of.add_argument("--engine", action="store_true", help="what the tests in the engine's Python need")
+    of.add_argument("--tests", action="store_true", help="programs that only tests run, unpacked into .cache")
+    of.add_argument("--test", action="store_true", help="what the unit tests run as real programs")
     environment = commands.add_parser("venv", help="make or renew .venv")
     environment.add_argument("--dev", action="store_true", help="with what the tests need")
     commands.add_parser("up", help="bring node and BMC up")
@@ -69,10 +71,14 @@ def parser() -> argparse.ArgumentParser:
 def dispatch(options: argparse.Namespace) -> None:
     """Do what the command line asks for."""
     command = options.command
-    if command == "packages":
+    if command == "packages" and options.tests:
+        programs.ensure(ROOT / ".cache")
+    elif command == "packages":
         wanted = (
             packages.machine_needs
             if options.vm
+            else packages.test_needs
+            if options.test
             else packages.engine_needs
             if options.engine
             else packages.controller_needs

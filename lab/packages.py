@@ -82,6 +82,15 @@ def engine_needs() -> list[Need]:
     ]
 
 
+def test_needs() -> list[Need]:
+    """What the unit tests run as real programs. Debian starts HAProxy's own service when it is installed; it listens nowhere."""
+    return [
+        Need("the gateway's tests", ("haproxy",), ("haproxy", "/usr/sbin/haproxy")),
+        Need("their certificates", ("openssl",), ("openssl",)),
+        *controller_needs(),
+    ]
+
+
 def require(wanted: list[Need]) -> None:
     """Refuse, with the remedy, what is missing; for commands that do not install."""
     missing = [need for need in wanted if not need.met()]

@@ -31,3 +31,8 @@ def test_the_lab_needs_what_a_controller_does_and_more(bare: None, tmp_path: Pat
 def test_the_engines_python_needs_what_vllm_is_linked_with(bare: None, tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"python3\.11.*libnuma1"):
         packages.ensure(tmp_path / "apt.log", packages.engine_needs())
+
+
+def test_the_tests_run_a_real_gateway(bare: None, tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"haproxy.*openssl"):
+        packages.ensure(tmp_path / "apt.log", packages.test_needs())
