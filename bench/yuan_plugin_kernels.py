@@ -116,6 +116,21 @@ def router_and_filter(device: str, tokens: int) -> None:
         told(f"{name}, {tokens} token(s)", timed(function, [given] * 4), 2.0 * read)
 
 
+def few_products(device: str) -> None:
+    """Attention's and the filter's matrices with one token: the plugin's kernel beside PyTorch's product."""
+    for name, rows, columns in (
+        ("values and filter", 6144, 2048),
+        ("queries, keys", 8192, 2048),
+        ("output", 2048, 4096),
+        ("filter", 4096, 1024),
+    ):
+        weights = [torch.randn(rows, columns, device=device, dtype=torch.bfloat16) for _ in range(8)]
+        x = torch.randn(1, columns, device=device, dtype=torch.bfloat16)
+        near(kernels.few_products(x, weights[0], x.dtype), x.float() @ weights[0].float().t(), "few_products")
+        told(f"{name}, plugin", timed(kernels.few_products, [(x, w, x.dtype) for w in weights]), 2.0 * rows * columns)
+        told(f"{name}, PyTorch", timed(product, [(x, w) for w in weights]), 2.0 * rows * columns)
+
+
 def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("bench/yuan_plugin_kernels.py needs a GPU and a torch that sees it.")
@@ -124,6 +139,7 @@ def main() -> None:
     experts("cuda")
     for tokens in (1, 32, 128):
         router_and_filter("cuda", tokens)
+    few_products("cuda")
 
 
 if __name__ == "__main__":

@@ -190,7 +190,40 @@ def test_triton_s_experts_are_the_reference_s(hidden: int, width: int, tokens: i
     torch.testing.assert_close(kernels.few_experts(x, w13, w2, weights, ids), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_triton_s_products_are_pytorch_s() -> None:
+@pytest.mark.parametrize("group", [32, 128])
+def test_triton_reads_marlin_s_layout(group: int) -> None:
     pytest.importorskip("triton", reason="the CPU engine has no Triton")
-    x, weight = draw(3, 40).to(torch.bfloat16), draw(9, 40, seed=1).to(torch.bfloat16)
-    torch.testing.assert_close(kernels.few_products(x, weight), x.float() @ weight.float().t())
+    packers = pytest.importorskip("vllm.model_executor.layers.quantization.utils.marlin_utils_test")
+    experts, hidden, width = 3, 128, 256
+    permutation = packers.get_weight_perm(4)
+
+    def packed(rows: int, columns: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Words, scales and what they stand for, of `experts` matrices [outputs, inputs]."""
+        words, scales, meant = [], [], []
+        for expert in range(experts):
+            generator = torch.Generator().manual_seed(10 * seed + expert)
+            values = torch.randint(0, 16, (columns, rows), generator=generator, dtype=torch.int32)
+            scale = torch.rand(columns // group, rows, generator=generator) * 0.1
+            words.append(packers.marlin_weights(values, columns, rows, 4, permutation))
+            # A group as large as the inputs would have another order; no model has that.
+            scales.append(packers.marlin_permute_scales(scale, columns + group, rows, group))
+            meant.append(((values - 8) * scale.repeat_interleave(group, dim=0)).t())
+        return torch.stack(words), torch.stack(scales), torch.stack(meant)
+
+    w13, w13_scale, first = packed(2 * width, hidden, 1)
+    w2, w2_scale, second = packed(hidden, width, 2)
+    for words, scales, meant in ((w13, w13_scale, first), (w2, w2_scale, second)):
+        out = torch.full(meant.shape, float("nan"))
+        kernels.unpack_marlin(words, scales, out)
+        assert torch.equal(out, meant)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(9, 40), (517, 40), (600, 1500), (2500, 24)])
+def test_triton_s_products_are_pytorch_s(rows: int, columns: int) -> None:
+    pytest.importorskip("triton", reason="the CPU engine has no Triton")
+    x, weight = draw(3, columns).to(torch.bfloat16), draw(rows, columns, seed=1).to(torch.bfloat16)
+    expected = x.float() @ weight.float().t()
+    torch.testing.assert_close(kernels.few_products(x, weight, torch.float32), expected, rtol=1e-4, atol=1e-4)
+    assert kernels.few_products(x, weight, x.dtype).dtype is x.dtype
+    whole = kernels.few_products(x.float(), weight.float(), torch.float32)
+    torch.testing.assert_close(whole, expected, rtol=1e-4, atol=1e-4)

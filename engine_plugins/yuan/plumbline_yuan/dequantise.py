@@ -105,11 +105,11 @@ def dequantise(
     weights: Iterable[tuple[str, Tensor]],
     quantization: Mapping[str, Any],
     dtype: torch.dtype,
-    only: str = "",
+    only: str | tuple[str, ...] = "",
 ) -> Iterator[tuple[str, Tensor]]:
     """Replace the parts of every quantised Linear by its weight, once they are all there. Raises ValueError if some never come.
 
-    `only`: of the Linears whose names end so.
+    `only`: of the Linears whose names end so, or in one of these ways.
     """
     restore, needed = layout(quantization)
     optional = {"weight_g_idx"}

@@ -19,7 +19,7 @@ from torch import Tensor
 try:
     import triton
 
-    from plumbline_yuan import triton_kernels
+    from plumbline_yuan import triton_kernels, triton_marlin
 except ImportError:  # a CPU engine
     triton = None
 
@@ -218,12 +218,16 @@ def route(projected: Tensor, experts: int, top_k: int, renormalize: bool) -> tup
     return weights, ids
 
 
-def few_products(x: Tensor, weight: Tensor) -> Tensor:
-    """weight @ x of a few tokens x [T, H] in float32, CUDA only: a matrix product of so few rows and columns leaves most of a GPU idle."""
+def few_products(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """weight @ x of a few tokens x [T, H] as `dtype`, CUDA only: matrix kernels for so few columns do not reach the memory's speed."""
     rows, columns = weight.shape
-    out = x.new_empty(x.shape[0], rows, dtype=torch.float32)
-    triton_kernels.products_kernel[(x.shape[0], triton.cdiv(rows, 2))](
-        x, x.stride(0), weight, out, rows, COLUMNS=columns, ROWS=2, BLOCK=triton.next_power_of_2(columns)
+    out = x.new_empty(x.shape[0], rows, dtype=dtype)
+    block = triton.next_power_of_2(columns)
+    # 16 KiB of a large matrix a program; of a small one so little that every multiprocessor has some.
+    each = max(1, min(8192 // block, rows // 256)) if rows >= 512 else 2
+    each = triton.next_power_of_2(each + 1) // 2
+    triton_kernels.products_kernel[(x.shape[0], triton.cdiv(rows, each))](
+        x, x.stride(0), weight, out, rows, COLUMNS=columns, ROWS=each, BLOCK=block
     )
     return out
 
@@ -264,3 +268,12 @@ def few_experts(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor
         BLOCK=min(2048, triton.next_power_of_2(width)),
     )
     return out
+
+
+def unpack_marlin(words: Tensor, scales: Tensor, out: Tensor) -> None:
+    """Weights of four bits in Marlin's layout as plain matrices `out` [E, outputs, inputs], CUDA only."""
+    experts, rows, columns = out.shape
+    groups = scales.shape[1]
+    triton_marlin.marlin_unpack_kernel[(groups, rows // 64, experts)](
+        words, scales, out, ROWS=rows, COLUMNS=columns, TILES=columns // groups // 16
+    )

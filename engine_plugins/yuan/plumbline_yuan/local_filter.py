@@ -28,6 +28,7 @@ from vllm.v1.attention.backends.short_conv_attn import (
 from plumbline_yuan import kernels
 from plumbline_yuan.compat import register_stateful_op
 from plumbline_yuan.config import FILTER_NORM_EPS, YuanSizes
+from plumbline_yuan.products import multiply
 
 OP = "plumbline_yuan_filter"
 
@@ -161,7 +162,7 @@ class LocalFilter(nn.Module, MambaBase):
             rows = rows_of(metadata, x.device)
             first, second = self.kv_cache[0], self.kv_cache[1]
         y1 = kernels.shift_add(taps, self.width, self.conv1_bias, first, rows, positions)
-        products, _ = self.conv2(y1)
+        products = multiply(y1, self.conv2.weight) if y1.is_cuda else self.conv2(y1)[0]
         if self.parallel == 1:
             kernels.shift_add_norm(
                 products, self.conv2_bias, second, rows, positions, x, self.norm_weight, FILTER_NORM_EPS, out

@@ -26,7 +26,8 @@ from plumbline_yuan.config import YuanSizes
 from plumbline_yuan.dequantise import dequantise
 from plumbline_yuan.local_filter import LocalFilter, state_dtypes, state_shapes
 from plumbline_yuan.moe import Experts
-from plumbline_yuan.settings import dequantises, merges_values, quantization_of
+from plumbline_yuan.products import product
+from plumbline_yuan.settings import dequantises, full_attention, merges_values, quantization_of
 
 
 class Mlp(nn.Module):
@@ -74,12 +75,13 @@ class FilteredAttention(nn.Module):
             self.v_proj = ColumnParallelLinear(
                 sizes.hidden, sizes.projection, bias=False, quant_config=quant_config, prefix=f"{prefix}.v_proj"
             )
+        weights_config = None if ".self_attn.o_proj" in full_attention(vllm_config) else quant_config
         self.local_filter = LocalFilter(sizes, vllm_config, f"{prefix}.local_filter")
         self.qk_proj = MergedColumnParallelLinear(
-            sizes.hidden, [sizes.projection] * 2, bias=False, quant_config=quant_config, prefix=f"{prefix}.qk_proj"
+            sizes.hidden, [sizes.projection] * 2, bias=False, quant_config=weights_config, prefix=f"{prefix}.qk_proj"
         )
         self.o_proj = RowParallelLinear(
-            sizes.projection, sizes.hidden, bias=False, quant_config=quant_config, prefix=f"{prefix}.o_proj"
+            sizes.projection, sizes.hidden, bias=False, quant_config=weights_config, prefix=f"{prefix}.o_proj"
         )
         self.rotary = get_rope(
             sizes.head,
@@ -103,13 +105,12 @@ class FilteredAttention(nn.Module):
 
     def forward(self, positions: Tensor, x: Tensor) -> Tensor:
         """Attend over x [T, H]."""
-        products, _ = self.in_proj(x)
+        products = product(self.in_proj, x)
         value = products[:, self.taps :] if self.merged_values else self.v_proj(x)[0]
         u = self.local_filter(products, x, positions)
-        both, _ = self.qk_proj(u)
+        both = product(self.qk_proj, u)
         query, key = self.rotary(positions, both[:, : self.size], both[:, self.size :])
-        out, _ = self.o_proj(self.attn(query, key, value))
-        return out
+        return product(self.o_proj, self.attn(query, key, value))
 
 
 class Layer(nn.Module):
@@ -244,7 +245,7 @@ class YuanForCausalLM(nn.Module, HasInnerState, IsHybrid, SupportsQuant):
         """Fill every parameter from a checkpoint in the HF layout, or raise ValueError with what does not fit."""
         merged = merges_values(self.vllm_config)
         if merged and self.vllm_config.quant_config is not None:
-            values_only = "" if self.dequantises else ".self_attn.v_proj"
+            only = "" if self.dequantises else full_attention(self.vllm_config)
             dtype = self.vllm_config.model_config.dtype
-            weights = dequantise(weights, quantization_of(self.vllm_config), dtype, values_only)
+            weights = dequantise(weights, quantization_of(self.vllm_config), dtype, only)
         return loading.load(self, self.sizes, weights, merged)

@@ -20,14 +20,26 @@ DEQUANTISE = "PLUMBLINE_YUAN_DEQUANTISE"
 # Steps of up to this many tokens take the plugin's own kernels for the router and for unquantised experts; 0: never.
 FEW_TOKENS = "PLUMBLINE_YUAN_FEW_TOKENS"
 
+# Steps of at least this many tokens turn experts of four bits back to full ones, layer by layer, and multiply those; 0: never.
+MANY_TOKENS = "PLUMBLINE_YUAN_MANY_TOKENS"
+
 
 @lru_cache
+def _count(name: str, default: int) -> int:
+    wish = os.environ.get(name, str(default))
+    if not wish.isdecimal():
+        raise ValueError(f"{name} is {wish!r}: it must be a number, 0 or more.")
+    return int(wish)
+
+
 def few_tokens() -> int:
     """See FEW_TOKENS."""
-    wish = os.environ.get(FEW_TOKENS, "4")
-    if not wish.isdecimal():
-        raise ValueError(f"{FEW_TOKENS} is {wish!r}: it must be a number of tokens, 0 or more.")
-    return int(wish)
+    return _count(FEW_TOKENS, 4)
+
+
+def many_tokens() -> int:
+    """See MANY_TOKENS."""
+    return _count(MANY_TOKENS, 4096)
 
 
 def dequantises(vllm_config: VllmConfig) -> bool:
@@ -55,6 +67,21 @@ def merges_values(vllm_config: VllmConfig) -> bool:
     return True
 
 
+def full_attention(vllm_config: VllmConfig) -> tuple[str, ...]:
+    """The ends of the names of attention's quantised matrices that are turned back to the model's type while they are loaded.
+
+    In a model of experts they are a small part of the memory, and kernels for four bits take longer with them than reading them in full.
+    """
+    if not merges_values(vllm_config) or vllm_config.quant_config is None or dequantises(vllm_config):
+        return ()
+    names = (
+        ("q_proj", "k_proj", "v_proj", "o_proj")
+        if YuanSizes.of(vllm_config.model_config.hf_config).experts
+        else ("v_proj",)
+    )
+    return tuple(f".self_attn.{name}" for name in names)
+
+
 def quantization_of(vllm_config: VllmConfig) -> dict[str, Any]:
     """What config.json says of the checkpoint's quantisation."""
     return vllm_config.model_config.hf_config.to_dict().get("quantization_config") or {}
@@ -67,7 +94,8 @@ class YuanServing(VerifyAndUpdateConfig):
     def verify_and_update_config(vllm_config: VllmConfig) -> None:
         """Raise ValueError, one sentence, for what is not served; name the filter's op where the user lists splitting ops."""
         sizes = YuanSizes.of(vllm_config.model_config.hf_config)
-        few_tokens()
+        for count in (few_tokens, many_tokens):
+            count()
         parallel = vllm_config.parallel_config
         if parallel.pipeline_parallel_size > 1:
             raise ValueError(

@@ -255,12 +255,13 @@ def products_kernel(
     ROWS: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ):
-    """Some rows of weight @ x for one token, summed and kept in float32."""
+    """Some rows of weight @ x for one token, summed in float32."""
     token = tl.program_id(0)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
     inside, real = row < rows, column < COLUMNS
     value = tl.load(x + token.to(tl.int64) * x_stride + column, mask=real, other=0.0).to(tl.float32)
-    place = weight + row[:, None] * COLUMNS + column[None, :]
+    place = weight + row.to(tl.int64)[:, None] * COLUMNS + column[None, :]
     part = tl.load(place, mask=inside[:, None] & real[None, :], other=0.0).to(tl.float32)
-    tl.store(out + token * rows + row, tl.sum(part * value[None, :], axis=1), mask=inside)
+    result = tl.sum(part * value[None, :], axis=1)
+    tl.store(out + token.to(tl.int64) * rows + row, result.to(out.dtype.element_ty), mask=inside)
