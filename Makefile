@@ -47,7 +47,7 @@ venv-dev: packages ## The same with what the tests need, from requirements-dev.t
 	@$(PYTHON) -m lab venv --dev
 
 test: venv-dev ## Linters, unit tests, molecule
-	@$(PYTHON) -m lab packages --test
+	@$(PYTHON) -m lab packages --gateway
 	@$(PYTHON) -m lab packages --tests
 	@tests/run.sh
 

@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     of.add_argument("--vm", action="store_true", help="what the virtual bare metal needs")
     of.add_argument("--engine", action="store_true", help="what the tests in the engine's Python need")
     of.add_argument("--tests", action="store_true", help="programs that only tests run, unpacked into .cache")
-    of.add_argument("--test", action="store_true", help="what the unit tests run as real programs")
+    of.add_argument("--gateway", action="store_true", help="what the gateway's tests run")
     environment = commands.add_parser("venv", help="make or renew .venv")
     environment.add_argument("--dev", action="store_true", help="with what the tests need")
     commands.add_parser("up", help="bring node and BMC up")
@@ -77,8 +77,8 @@ def dispatch(options: argparse.Namespace) -> None:
         wanted = (
             packages.machine_needs
             if options.vm
-            else packages.test_needs
-            if options.test
+            else packages.gateway_needs
+            if options.gateway
             else packages.engine_needs
             if options.engine
             else packages.controller_needs

@@ -82,8 +82,8 @@ def engine_needs() -> list[Need]:
     ]
 
 
-def test_needs() -> list[Need]:
-    """What the unit tests run as real programs. Debian starts HAProxy's own service when it is installed; it listens nowhere."""
+def gateway_needs() -> list[Need]:
+    """What the tests of the gateway run. Debian starts HAProxy's own service when it is installed; it listens nowhere."""
     return [
         Need("the gateway's tests", ("haproxy",), ("haproxy", "/usr/sbin/haproxy")),
         Need("their certificates", ("openssl",), ("openssl",)),

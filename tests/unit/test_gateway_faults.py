@@ -24,7 +24,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline impo
 
 from tests.gateway_support import HAPROXY, KEYS, NODE_KEY, Gateway, Node, chat, gateway, headers, read, wait_for
 
-pytestmark = pytest.mark.skipif(not HAPROXY, reason="HAProxy is not installed: python -m lab packages --test")
+pytestmark = pytest.mark.skipif(not HAPROXY, reason="HAProxy is not installed: python -m lab packages --gateway")
 
 
 @pytest.fixture(scope="module")

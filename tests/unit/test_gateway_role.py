@@ -172,7 +172,7 @@ def test_no_secret_is_in_the_configuration_or_the_unit(outcome: tuple[Outcome, P
 
 @pytest.mark.skipif(
     not HAPROXY or not shutil.which("openssl"),
-    reason="HAProxy or openssl is not installed: python -m lab packages --test",
+    reason="HAProxy or openssl is not installed: python -m lab packages --gateway",
 )
 @pytest.mark.parametrize("host", WRITTEN)
 def test_haproxy_accepts_what_the_role_writes(outcome: tuple[Outcome, Path], host: str, tmp_path: Path) -> None:

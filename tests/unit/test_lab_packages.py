@@ -35,4 +35,4 @@ def test_the_engines_python_needs_what_vllm_is_linked_with(bare: None, tmp_path:
 
 def test_the_tests_run_a_real_gateway(bare: None, tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"haproxy.*openssl"):
-        packages.ensure(tmp_path / "apt.log", packages.test_needs())
+        packages.ensure(tmp_path / "apt.log", packages.gateway_needs())
