@@ -184,6 +184,7 @@ def test_the_unit_of_a_cpu_node(outcome: tuple[Outcome, Path]) -> None:
     assert '"VLLM_CPU_KVCACHE_SPACE=1"' in values["Environment"]
     assert '"TORCHDYNAMO_DISABLE=1"' in values["Environment"]
     assert '"HF_HUB_OFFLINE=1"' in values["Environment"]
+    assert '"TMPDIR=/run/plumbline-serving"' in values["Environment"]
     assert values["PrivateDevices"] == ["yes"]
     assert values["Restart"] == ["always"]
     assert values["StartLimitIntervalSec"] == ["0"]
