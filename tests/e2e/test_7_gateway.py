@@ -151,6 +151,15 @@ def test_what_haproxy_refuses_leaves_the_old_one_running(lab: Lab, front: Front)
     assert front.post()[0] == 200
 
 
+def test_what_haproxy_accepts_and_cannot_run_is_taken_back(lab: Lab, front: Front, restored: None) -> None:
+    """More open files than this container may have: `haproxy -c` does not see that, the start does."""
+    before = lab.node("readlink /etc/plumbline/gateway/current")
+    outcome = lab.playbook(PLAYBOOK, *extra(gateway_connections=100_000))
+    outcome.refused_with("did not come up", "Cannot raise FD limit", "the one before it is in force again")
+    assert lab.node("readlink /etc/plumbline/gateway/current") == before
+    assert front.post()[0] == 200
+
+
 def test_a_new_key_counts_at_once_and_the_old_one_no_more(lab: Lab, front: Front, restored: None) -> None:
     key = "another-key-of-the-gateway-0123456789"
     outcome = lab.playbook(PLAYBOOK, *extra(gateway_api_keys={"other": key}), "--diff")

@@ -22,9 +22,9 @@ from typing import Any
 import pytest
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import gateway_runtime as runtime
 
-from tests.gateway_support import HAPROXY, KEYS, NODE_KEY, Gateway, Node, chat, gateway, headers, read, wait_for
+from tests.gateway_support import KEYS, NODE_KEY, WITHOUT_HAPROXY, Gateway, Node, chat, gateway, headers, read, wait_for
 
-pytestmark = pytest.mark.skipif(not HAPROXY, reason="HAProxy is not installed: python -m lab packages --gateway")
+pytestmark = pytest.mark.skipif(WITHOUT_HAPROXY, reason="HAProxy is not installed: python -m lab packages --gateway")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline impo
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gateway_runtime import Server
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.readiness import Question
 
-from tests.gateway_support import HAPROXY, KEYS, NODE_KEY, Gateway, free_ports, gateway
+from tests.gateway_support import HAPROXY, KEYS, NODE_KEY, WITHOUT_HAPROXY, Gateway, free_ports, gateway
 
 TEXT = "global\n    description plumbline @CONFIGURATION@\n"
 QUESTION = Question("What is the capital of France?", "Paris")
@@ -68,7 +68,7 @@ def test_what_haproxy_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
     assert gateway_files.current(tmp_path) == before
 
 
-@pytest.mark.skipif(not HAPROXY, reason="HAProxy is not installed: python -m lab packages --gateway")
+@pytest.mark.skipif(WITHOUT_HAPROXY, reason="HAProxy is not installed: python -m lab packages --gateway")
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
@@ -240,7 +240,7 @@ def test_a_certificate_that_ends_soon_and_one_that_signed_itself_are_told() -> N
     assert "skipped" in gateway_probe.certificate({}, "s", now)[0]
 
 
-@pytest.mark.skipif(not HAPROXY, reason="HAProxy is not installed: python -m lab packages --gateway")
+@pytest.mark.skipif(WITHOUT_HAPROXY, reason="HAProxy is not installed: python -m lab packages --gateway")
 class TestProbe:
     """Against a real gateway with TLS."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.gateway_support import HAPROXY, free_ports
+from tests.gateway_support import HAPROXY, WITHOUT_HAPROXY, free_ports
 from tests.unit.playbook_run import CHECKOUT, Outcome, play, run_playbook
 
 DEFAULTS = yaml.safe_load((CHECKOUT / "roles" / "gateway" / "defaults" / "main.yml").read_text())
@@ -171,7 +171,7 @@ def test_no_secret_is_in_the_configuration_or_the_unit(outcome: tuple[Outcome, P
 
 
 @pytest.mark.skipif(
-    not HAPROXY or not shutil.which("openssl"),
+    WITHOUT_HAPROXY or not shutil.which("openssl"),
     reason="HAProxy or openssl is not installed: python -m lab packages --gateway",
 )
 @pytest.mark.parametrize("host", WRITTEN)
