@@ -52,6 +52,8 @@ class Counts:
                     return
             raise OSError(f"{path} has no place for another process")
         finally:
+            # Said, for the map has a descriptor of its own, and closing this one would leave the lock with it.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def begin(self) -> None:
