@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from .bmc_ipmi import parse_sensor_list
 from .bmc_ipmi_run import IpmiTool, obstacle
-from .bmc_sensors import reading_of, thresholds_of
+from .bmc_sensors import reading_of, thresholds_of, with_labels
 from .metrics_text import Metrics
 from .nvidia_smi import normalise_address, parse_smi
 from .nvidia_xid import find_xids
@@ -25,10 +25,10 @@ from .pci_topology import pci_facts
 # What a temperature belongs to, by how vendors name the sensor:
 # "DIMM A1 Temp", "CPU1_DIMM_TEMP", "VRM CPU1", "P1-VRMs", "CPU0_VR_Temp", "VR MEM".
 _PARTS = (
-    ("vrm", re.compile(r"\bvrms?(\b|\d)|\bvr(\b|\d)|voltage reg|vcore.*temp|_vr[ms]?_", re.I)),
-    ("dimm", re.compile(r"dimm|\bmem(ory)?\b|_mem_", re.I)),
+    ("vrm", re.compile(r"(?<![a-z0-9])vrm?s?(?![a-z])|voltage reg", re.I)),
     ("gpu", re.compile(r"gpu", re.I)),
-    ("cpu", re.compile(r"cpu|\bproc|package", re.I)),
+    ("dimm", re.compile(r"dimm|(?<![a-z])mem(ory)?(?![a-z])", re.I)),
+    ("cpu", re.compile(r"cpu|(?<![a-z])proc|package", re.I)),
 )
 _UPPER = ("upper_warning", "upper_critical")
 _THROTTLE = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -90,7 +90,8 @@ def sensors(metrics: Metrics, root: str = "/", tool: IpmiTool | None = None) -> 
     if reason:
         return reason
     text, problem = (tool or IpmiTool(_COMMAND_SECONDS)).run("sensor")
-    found = parse_sensor_list(text)
+    # Several may have one name.
+    found = with_labels(parse_sensor_list(text))
     for one in found:
         value, name = reading_of(one), one["label"]
         if value is None:
@@ -107,7 +108,7 @@ def sensors(metrics: Metrics, root: str = "/", tool: IpmiTool | None = None) -> 
                     level=level,
                     **labels,
                 )
-        elif one["kind"] == "fan" and one["unit"] == "rpm":
+        elif one["kind"] == "fan" and one["unit"] == "revolutions_per_minute":
             metrics.add("plumbline_sensor_fan_rpm", "gauge", "Speed of a fan.", value, sensor=name)
         elif one["kind"] == "power":
             metrics.add("plumbline_sensor_watts", "gauge", "Power that the BMC reads.", value, sensor=name)
