@@ -76,6 +76,6 @@ def graph_bytes(shape: Shape, step: Step) -> int:
 
 def gib(value: float) -> str:
     """Bytes as people read them."""
-    if value >= 10 * MIB:
+    if value >= GIB:
         return f"{value / GIB:.2f} GiB"
     return f"{value / MIB:.2f} MiB"
