@@ -63,6 +63,10 @@ options:
     description: Engines that the memory must hold at once.
     type: int
     default: 1
+  scope:
+    description: What the measurement calls the model. Empty takes the folder's name.
+    type: str
+    default: ""
   root:
     description: Directory that stands for C(/) for the machine's memory and processors. A captured tree is a test fixture.
     type: path
@@ -266,6 +270,7 @@ def main() -> None:
             "memory_limits": {"type": "list", "elements": "str", "default": []},
             "numa_nodes": {"type": "str", "default": "auto"},
             "instances": {"type": "int", "default": 1},
+            "scope": {"type": "str", "default": ""},
             "root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,
@@ -288,7 +293,7 @@ def main() -> None:
         plan, reason = _plan(module, wish)
     except PlanError as error:
         module.fail_json(msg=str(error))
-    scope = Path(params["checkpoint"]).name
+    scope = params["scope"] or Path(params["checkpoint"]).name
     if plan is not None:
         measured = [_measurement(plan, scope)]
         module.exit_json(changed=False, available=True, reason="", measurements=measured, **plan.as_dict())
