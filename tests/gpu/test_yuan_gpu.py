@@ -86,6 +86,7 @@ class Engine:
             **{**options, **DRY},
         )
         self.preempted = 0
+        self.cached: list[int] = []
         scheduler = self.llm.llm_engine.engine_core.engine_core.scheduler
         preempt = scheduler._preempt_request
 
@@ -102,8 +103,10 @@ class Engine:
         )
         given = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         results = []
+        self.cached = []
         for answer in self.llm.generate(given, asked, use_tqdm=False):
             output = answer.outputs[0]
+            self.cached.append(answer.num_cached_tokens or 0)
             rows = torch.full((len(output.token_ids), self.vocab), float("nan"), dtype=torch.float64)
             for position, entry in enumerate(output.logprobs):
                 for token, told in entry.items():
@@ -187,6 +190,23 @@ def test_chunks_and_preemption(tmp_path: Path) -> None:
         judged("m32 float32 chunks of 64, few blocks", "float32", reference_of(config, tensors), asked, answers)
         print(f"preempted {engine.preempted} times, {engine.llm.llm_engine.vllm_config.cache_config.block_size=}")
         assert engine.preempted > 0
+    finally:
+        engine.close()
+
+
+def test_prefix_caching(tmp_path: Path) -> None:
+    config, tensors = checkpoint(tmp_path / "model", "m32", torch.float32)
+    engine = Engine(tmp_path / "model", "float32", config["vocab_size"], enable_prefix_caching=True)
+    try:
+        reference, (long, other) = reference_of(config, tensors), prompts(config["vocab_size"], (400, 90))
+        block = engine.llm.llm_engine.vllm_config.cache_config.block_size
+        judged("m32 float32, nothing cached", "float32", reference, [long], engine.answers([long], decoded=16))
+        # The same again, a part of it with another end, and that beside the whole: the filter's state must be that of the block's end.
+        for asked in ([long], [long[:300] + other], [long, long[:300] + other, other]):
+            answers = engine.answers(asked, decoded=16)
+            judged(f"m32 float32, {engine.cached} cached", "float32", reference, asked, answers)
+        print(f"blocks of {block}")
+        assert sum(engine.cached) > 0
     finally:
         engine.close()
 

@@ -184,3 +184,36 @@ def test_values_are_merged_where_their_format_can_be_turned_back(
     )
     assert settings.merges_values(config) is merged
     assert settings.merges_values(SimpleNamespace(quant_config=None)) is True
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("m32", {"q_proj", "k_proj", "v_proj", "o_proj"}), ("dense", {"v_proj"}), ("unread", set())]
+)
+def test_attention_is_served_in_full_where_the_experts_are_quantised(
+    monkeypatch: pytest.MonkeyPatch, kind: str, names: set[str]
+) -> None:
+    settings = pytest.importorskip("plumbline_yuan.settings")
+    monkeypatch.setenv("PLUMBLINE_YUAN_DEQUANTISE", "0")
+    quantization = {"quant_method": "fp8"} if kind == "unread" else {"quant_method": "gptq", "bits": 4}
+    shape = {key: value for key, value in configs.get(kind.replace("unread", "m32")).items() if key != "model_type"}
+    config = SimpleNamespace(
+        quant_config=object(),
+        model_config=SimpleNamespace(hf_config=YuanConfig(**shape, quantization_config=quantization)),
+    )
+    assert settings.full_attention(config) == tuple(
+        f".self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj") if name in names
+    )
+    config.quant_config = None
+    assert settings.full_attention(config) == ()
+
+
+@pytest.mark.parametrize("name", ["few_tokens", "many_tokens"])
+def test_a_setting_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    settings = pytest.importorskip("plumbline_yuan.settings")
+    settings._count.cache_clear()
+    monkeypatch.setenv(f"PLUMBLINE_YUAN_{name.upper()}", "some")
+    with pytest.raises(
+        ValueError, match=rf"^PLUMBLINE_YUAN_{name.upper()} is 'some': it must be a number, 0 or more\.$"
+    ):
+        getattr(settings, name)()
+    settings._count.cache_clear()

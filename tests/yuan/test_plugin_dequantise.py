@@ -124,3 +124,6 @@ def test_only_the_values() -> None:
     found = dict(dequantise(given, compressed(4, True), torch.float32, only=".v_proj"))
     assert found.keys() == {"a.v_proj.weight", *(f"a.q_proj.{name}" for name in parts)}
     torch.testing.assert_close(found["a.v_proj.weight"], numbers.weight)
+    both = dict(dequantise(given, compressed(4, True), torch.float32, only=(".q_proj", ".v_proj")))
+    assert both.keys() == {"a.q_proj.weight", "a.v_proj.weight"}
+    assert dict(dequantise(given, compressed(4, True), torch.float32, only=())).keys() == {name for name, _ in given}
