@@ -32,6 +32,8 @@ def read_metrics(base_url: str, timeout_seconds: float) -> str:
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
         text = answer.read(_LONGEST).decode("utf-8", "replace")
+        if answer.status == http.client.NOT_FOUND:
+            return ""  # an engine that keeps no metrics
         if answer.status != http.client.OK:
             raise OSError(f"/metrics answers {answer.status}")
         return text

@@ -52,6 +52,8 @@ def test_of_several_engines_the_smallest_counts() -> None:
 def test_an_engine_that_does_not_tell_is_skipped() -> None:
     with serving(200, METRICS.replace('"364"', '"None"')) as url:
         assert "does not tell" in measure_cache(url, "here", 1, 5)["skipped"]
+    with serving(404, "") as url:
+        assert "does not tell" in measure_cache(url, "here", 1, 5)["skipped"]
 
 
 def test_an_engine_that_refuses_or_is_gone_is_an_error() -> None:
