@@ -182,8 +182,25 @@ def test_what_is_no_prose_is_left_alone() -> None:
 
 
 def test_a_body_with_nothing_to_change_passes_as_it_is() -> None:
-    raw = b'{"prompt" : "a\\u4e2d" ,"x":1e400}'
+    raw = b'{"prompt" : "a\\u4e2d" ,"x":1e4}'
     assert Hygiene(Settings(remove_control_characters=True, prompt_maximum_characters=9)).body(raw) is raw
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999"])
+def test_what_is_no_number_is_no_json(number: bytes) -> None:
+    with pytest.raises(Refusal, match="is no number of JSON"):
+        Hygiene(Settings()).body(b'{"temperature": ' + number + b"}")
+
+
+def test_a_changed_body_is_the_same_but_for_the_change() -> None:
+    document = {
+        "prompt": "a\x00\u2028中😀",
+        "seed": 2**70,
+        "b": [None, True, 0.1, -1.5e-7, {"x": ""}],
+        "logit_bias": {"50256": -100},
+    }
+    found = Hygiene(Settings(remove_control_characters=True)).body(json.dumps(document).encode())
+    assert json.loads(found) == {**document, "prompt": "a\u2028中😀"}
 
 
 def test_a_lone_surrogate_that_may_stay_is_still_json() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from plumbline_serving.settings import Settings
@@ -14,9 +15,33 @@ Place = tuple[Any, Any]
 
 _CONVERSATION = ("messages", "input", "instructions", "system")
 _SEPARATE = ("prompt",)
-_AS_IT_IS = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 # Where the text of a message, of an item or of a part stands. Not in here: what is no prose (images, identifiers, arguments of tools).
 _TEXTS = ("content", "text", "reasoning", "reasoning_content", "thinking", "output")
+
+
+def _encoder() -> Callable[[Any], bytes]:
+    """Return what writes JSON: msgspec, on which vLLM stands, in a fifth of the time."""
+    try:
+        import msgspec  # noqa: PLC0415
+
+        return msgspec.json.encode  # type: ignore[no-any-return]
+    except ImportError:
+        plain = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+        return lambda document: plain(document).encode()
+
+
+_encode = _encoder()
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is no number of JSON, or too large a one")
+    return value
+
+
+# Not json.loads, which takes NaN and makes infinity of 1e999: no JSON, and the two encoders write them differently.
+_decode = json.JSONDecoder(parse_float=_finite, parse_constant=_finite).decode
 
 
 class Refusal(Exception):  # noqa: N818  an answer, not a fault of the program
@@ -32,7 +57,9 @@ class Refusal(Exception):  # noqa: N818  an answer, not a fault of the program
 def parse(body: bytes) -> dict[str, Any]:
     """Return the JSON object of a body. Raises Refusal(400)."""
     try:
-        document = json.loads(body)
+        # As FastAPI reads it; nearly always UTF-8, which a brace and no zero byte tell.
+        encoding = "utf-8" if body[:1] == b"{" and body[1:2] != b"\0" else json.detect_encoding(body)
+        document = _decode(body.decode(encoding, "surrogatepass"))
     except RecursionError:
         raise Refusal(400, "Expected a JSON body, found one that is nested too deeply: flatten it.") from None
     except ValueError as error:
@@ -120,8 +147,9 @@ def prompts(document: dict[str, Any]) -> Iterator[list[Place]]:
 def encode(document: dict[str, Any]) -> bytes:
     """Return a document as JSON."""
     try:
-        return _AS_IT_IS(document).encode()
-    except UnicodeEncodeError:  # a lone surrogate, which the settings let through
+        return _encode(document)
+    except (UnicodeEncodeError, OverflowError):
+        # A lone surrogate, which the settings let through, or a number of more than 64 bits.
         return json.dumps(document, separators=(",", ":")).encode()
 
 

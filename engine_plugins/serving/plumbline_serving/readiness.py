@@ -11,6 +11,7 @@ from plumbline_serving.asgi import Application, Message, Scope
 from plumbline_serving.settings import Settings
 
 _HEALTH_SECONDS = 2.0
+_LATELY_SECONDS = 0.05
 
 
 class Readiness:
@@ -21,10 +22,19 @@ class Readiness:
         self._drain_file = settings.drain_file
         self._record = Path(settings.ready_record) if settings.ready_record else None
         self._invocation = invocation
+        self._looked = 0.0
+        self._was_draining = False
 
     def draining(self) -> bool:
         """Tell whether no new request is let in."""
         return bool(self._drain_file) and os.path.exists(self._drain_file)  # noqa: PTH110  twice as fast as Path.exists
+
+    def draining_lately(self, now: float) -> bool:
+        """Tell what `draining` told not long before *now*, by the monotonic clock."""
+        if now - self._looked > _LATELY_SECONDS:
+            self._looked = now
+            self._was_draining = self.draining()
+        return self._was_draining
 
     def answered(self) -> bool:
         """Tell whether a right completion came back from this start."""

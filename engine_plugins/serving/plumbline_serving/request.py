@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from time import monotonic
 
 from plumbline_serving import paths
 from plumbline_serving.asgi import Application, Message, Receive, Scope, Send, answer_error, header
@@ -49,12 +50,12 @@ class Request:
         self._refused = False
         self._began_answer = False
         self._stalled = ""
-        self._clock = asyncio.get_running_loop().time
         self._task = asyncio.current_task()
 
     async def run(self, app: Application) -> None:
         """Have it answered."""
-        refusal = self._not_now() or self._not_at_all()
+        # Refused here, it costs least. Whether it may begin to run is told once its body is there, and then by a fresh look.
+        refusal = self._not_now(self._service.readiness.draining_lately(monotonic())) or self._not_at_all()
         if refusal is not None:
             await self._refuse(refusal)
             return
@@ -95,7 +96,7 @@ class Request:
         if self._refused:
             return
         self._began_answer = True
-        self.sending_since = self._clock()
+        self.sending_since = monotonic()
         try:
             await self._out(message)
         finally:
@@ -110,7 +111,7 @@ class Request:
     async def _piece(self) -> Message:
         """Return the next piece of the body. Raises Refusal where it makes the body too long, or completes it at the wrong time."""
         # The limit is for the whole body: a client that sends a byte now and then does not begin anew.
-        self.receiving_since = self.receiving_since or self._clock()
+        self.receiving_since = self.receiving_since or monotonic()
         message = await self._receive()
         if message["type"] != "http.request":
             self.receiving_since = 0.0
@@ -120,7 +121,7 @@ class Request:
         if not message.get("more_body", False):
             self.receiving_since = 0.0
             self._complete = True
-            refusal = self._not_now()
+            refusal = self._not_now(self._service.readiness.draining())
             if refusal is not None:
                 raise refusal
             self._service.counts.begin()
@@ -150,10 +151,10 @@ class Request:
         self._service.hygiene.document(asked)
         return encode(asked)
 
-    def _not_now(self) -> Refusal | None:
+    def _not_now(self, draining: bool) -> Refusal | None:
         """Return why this is not the time for the request."""
         service = self._service
-        if service.readiness.draining():
+        if draining:
             return Refusal(503, "This endpoint is about to stop and takes no new requests: try again, or elsewhere.")
         most = service.settings.maximum_concurrent_requests
         if most and self._path not in paths.LIGHT and service.counts.running() >= most:

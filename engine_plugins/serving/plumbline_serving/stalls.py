@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Protocol
 
 _LOOKS = 4
@@ -43,12 +44,11 @@ class Stalls:
 
     def _look(self) -> None:
         self._timer = None
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = monotonic()
         for request in tuple(self._watched):
             if self._receive and request.receiving_since and now - request.receiving_since > self._receive:
                 request.stall(receiving=True)
             elif self._send and request.sending_since and now - request.sending_since > self._send:
                 request.stall(receiving=False)
         if self._watched:
-            self._timer = loop.call_later(self._interval, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
