@@ -7,6 +7,11 @@ from typing import Any
 
 Json = dict[str, Any]
 _LISTED = 5
+_SENDING = {
+    "prometheus_remote_storage_samples_total": "sent",
+    "prometheus_remote_storage_samples_failed_total": "failed",
+    "prometheus_remote_storage_samples_pending": "pending",
+}
 
 
 def _some(found: Iterable[str]) -> str:
@@ -130,12 +135,11 @@ def firing_measurement(firing: Sequence[Json], scope: str) -> Json:
 
 def sending_measurement(metrics: str, scope: str) -> Json:
     """`monitoring_samples_unsent`: samples that the agent failed to send to the monitoring host, or has not sent, from its own metrics."""
-    values = {"failed": 0.0, "pending": 0.0, "sent": 0.0}
+    values = dict.fromkeys(_SENDING.values(), 0.0)
     for line in metrics.splitlines():
         name, _, rest = line.partition("{")
-        short = name.replace("prometheus_remote_storage_samples_", "").replace("_total", "")
-        if short != name and short in values and rest:
-            values[short] += float(rest.rpartition(" ")[2])
+        if name in _SENDING and rest:
+            values[_SENDING[name]] += float(rest.rpartition(" ")[2])
     common: Json = {"name": "monitoring_samples_unsent", "scope": scope, "unit": "count", "conditions": dict(values)}
     if not values["sent"]:
         return {**common, "error": "no sample has reached the monitoring host: is it up, and does it let this host in?"}
