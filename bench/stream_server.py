@@ -2,8 +2,7 @@
 """A streaming OpenAI-compatible endpoint for measuring load clients: a fixed pace, planned stalls, and little work of its own.
 
 It runs as a process of its own, one event loop and no library, so that what a figure shows is the client. During a stall it does nothing
-at all, as a server in a pause does not: it neither reads nor writes nor accepts. `--log` notes when that was, on CLOCK_MONOTONIC,
-which all processes of a machine share.
+at all, as a server in a pause does not: it neither reads nor writes nor accepts. `--log` notes when that was.
 
     python bench/stream_server.py --port 18000 --first 0.05 --between 0.02 --stall-after 5 --stall 0.5
 """
@@ -116,10 +115,11 @@ class Server:
             self._timer.at(due)
 
     def _stall(self) -> None:
-        began = time.monotonic()
+        began = time.time()
         time.sleep(self.plan.stall)
         if self.plan.log:
-            Path(self.plan.log).write_text(json.dumps({"began": began, "ended": time.monotonic()}), encoding="utf-8")
+            told = {"began_wall": began, "ended_wall": time.time()}
+            Path(self.plan.log).write_text(json.dumps(told), encoding="utf-8")
 
     def _send(self) -> None:
         streams = self._streams
