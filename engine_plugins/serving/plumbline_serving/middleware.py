@@ -33,6 +33,7 @@ class Middleware:
         settings = from_environment() if settings is None else settings
         invocation = os.environ.get("INVOCATION_ID", "")
         directory = Path(settings.drain_file).parent if settings.drain_file else None
+        self._generates = settings.generate_endpoint
         key = os.environ.get("VLLM_API_KEY", "")
         self._key = hashlib.sha256(key.encode()).digest() if key else b""
         self.service = Service(
@@ -71,11 +72,11 @@ class Middleware:
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
         # vLLM itself asks no key for the others, and some of these compute (/invocations) or stop the engine (/pause).
-        asks = path.startswith(paths.GUARDED) or path == paths.GENERATE or path in paths.OPEN
-        if self._key and not asks and not self._has_key(scope):
+        vllm_asks = path.startswith(paths.GUARDED) or path == paths.GENERATE
+        if self._key and not vllm_asks and path not in paths.OPEN and not self._has_key(scope):
             await answer_json(send, 401, {"error": "Unauthorized"})
             return
-        if path in paths.OPERATION or path in paths.OPEN or (path == paths.GENERATE and not self._generates()):
+        if path in paths.PASSED or (path == paths.GENERATE and not self._generates):
             await self.app(scope, receive, send)
             return
         await Request(self.service, scope, receive, send, path).run(self.app)
@@ -92,9 +93,6 @@ class Middleware:
             await self.app(scope, receive, send)
         finally:
             counts.end()
-
-    def _generates(self) -> bool:
-        return self.service.settings.generate_endpoint
 
     def _has_key(self, scope: Scope) -> bool:
         scheme, _, key = header(scope, b"authorization").partition(b" ")

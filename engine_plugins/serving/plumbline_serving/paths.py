@@ -6,8 +6,8 @@ STATUS = "/plumbline/status"
 GENERATE = "/generate"
 COMPLETIONS = "/v1/completions"
 
-GUARDED = ("/v1", "/v2", "/inference", "/cohere")
-"""vLLM asks for its key below these. Older versions guard /v1 only; what they leave open, `OPEN` apart, is guarded here."""
+GUARDED = "/v1"
+"""vLLM asks for its key below this; newer versions below some others as well, where it is asked twice then."""
 
 OPEN = frozenset({"/ping", "/health", "/metrics", "/version", "/load"})
 """Nobody needs a key for these, whatever the method."""
@@ -34,6 +34,8 @@ OPERATION = frozenset(
     }
 )
 """Operation of the server: possible while it is drained or full."""
+
+PASSED = OPEN | OPERATION
 
 LIGHT = frozenset(
     {

@@ -131,7 +131,7 @@ def prompts(document: dict[str, Any]) -> Iterator[list[Place]]:
     conversation: list[Place] = []
     for name in _CONVERSATION:
         if name in document:
-            conversation.extend(_places(document, name))
+            _collect(document, name, conversation)
     if conversation:
         yield conversation
     for name in _SEPARATE:
@@ -153,17 +153,18 @@ def encode(document: dict[str, Any]) -> bytes:
         return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _places(holder: Any, key: Any) -> Iterator[Place]:
+def _collect(holder: Any, key: Any, places: list[Place]) -> None:
+    """Add the texts at a place and below it."""
     value = holder[key]
     if isinstance(value, str):
-        yield holder, key
+        places.append((holder, key))
     elif isinstance(value, list):
         for index in range(len(value)):
-            yield from _places(value, index)
+            _collect(value, index, places)
     elif isinstance(value, dict):
         for name in _TEXTS:
             if name in value:
-                yield from _places(value, name)
+                _collect(value, name, places)
 
 
 def _name(value: Any) -> str:

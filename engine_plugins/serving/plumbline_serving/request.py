@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from plumbline_serving import paths
-from plumbline_serving.asgi import Application, Message, Receive, Scope, Send, answer_error, header
+from plumbline_serving.asgi import Application, Message, Receive, Scope, Send, answer_error
 from plumbline_serving.counts import Counts
 from plumbline_serving.generate import TextOnly, completion_request
 from plumbline_serving.prompts import Hygiene, Refusal, encode, parse
@@ -130,15 +130,18 @@ class Request:
 
     async def _prompt(self) -> Message:
         """Return the whole body, cleaned."""
-        pieces = []
-        while not self._complete:
-            message = await self._piece()
-            if message["type"] != "http.request":
-                return message
-            pieces.append(message.get("body", b""))
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        if header(self._scope, b"content-encoding") not in (b"", b"identity"):
-            raise Refusal(415, "Expected a body that is not compressed, found a Content-Encoding: send it as it is.")
+        message = await self._piece()
+        if message["type"] != "http.request":
+            return message
+        body = message.get("body", b"")
+        if not self._complete:
+            pieces = [body]
+            while not self._complete:
+                message = await self._piece()
+                if message["type"] != "http.request":
+                    return message
+                pieces.append(message.get("body", b""))
+            body = b"".join(pieces)
         clean = self._generate(body) if self._path == paths.GENERATE else self._service.hygiene.body(body)
         if clean is not body:
             length = str(len(clean)).encode()
@@ -163,11 +166,16 @@ class Request:
 
     def _not_at_all(self) -> Refusal | None:
         """Return why the request cannot be taken, as far as its head tells."""
-        length = header(self._scope, b"content-length")
-        try:
-            self._check_size(int(length) if length.isdigit() else 0)
-        except Refusal as refusal:
-            return refusal
+        for name, value in self._scope["headers"]:
+            if name == b"content-length" and value.isdigit():
+                try:
+                    self._check_size(int(value))
+                except Refusal as refusal:
+                    return refusal
+            elif name == b"content-encoding" and value != b"identity" and self._path in paths.PROMPTS:
+                return Refusal(
+                    415, "Expected a body that is not compressed, found a Content-Encoding: send it as it is."
+                )
         return None
 
     def _check_size(self, found: int) -> None:
