@@ -24,6 +24,9 @@ TYPICAL_REQUEST = 2048
 SHORTEST_CONTEXT = 1024
 # vLLM assumes this where config.json names no length (config/model.py, _get_and_verify_max_len).
 UNNAMED_LENGTH = 2048
+# Matrices that the Yuan plugin serves in full on a GPU, of dense models and of those with experts (its settings.py, full_attention).
+_YUAN_IN_FULL = (r"\.self_attn\.v_proj\.", r"\.self_attn\.[qkvo]_proj\.")
+_FOUR_BITS = 4
 
 
 @dataclass(frozen=True)
@@ -75,13 +78,20 @@ class Model:
                 self.element_bytes,
                 tensor_parallel,
                 pipeline_parallel,
-                unpack_bits=self._unpacked_bits() if machine.on_cpu else 0,
+                unpack_bits=self.yuan_bits,
+                unpack_only="" if machine.on_cpu else _YUAN_IN_FULL[bool(self.shape.experts)],
                 online_fp8=self.quantization == "fp8" and not self.shape.quantization,
             ),
         )
 
-    def _unpacked_bits(self) -> int:
-        """The Yuan plugin turns quantised weights back to full ones on a CPU (plumbline_yuan/dequantise.py)."""
+    @property
+    def unpacks_experts(self) -> bool:
+        """Whether the Yuan plugin turns experts back to full ones in large steps on a GPU."""
+        return self.yuan_bits == _FOUR_BITS and bool(self.shape.experts)
+
+    @property
+    def yuan_bits(self) -> int:
+        """Bits of a quantised Yuan's weights, which its plugin turns back to full ones: all on a CPU, attention's on a GPU; else 0."""
         found = self.shape.config.get("quantization_config")
         if self.shape.model_type != "yuan" or not isinstance(found, Mapping):
             return 0

@@ -20,7 +20,7 @@ from .serving_plan import (
     wanted_length,
 )
 from .serving_plan_cache import Cache, ceil_div
-from .serving_plan_memory import GIB, PROCESS_BYTES, WORKER_BYTES, Step, activation_parts, gib
+from .serving_plan_memory import GIB, PROCESS_BYTES, WORKER_BYTES, Step, activations, gib
 from .serving_plan_options import check_block_size
 from .serving_plan_weights import Weights
 
@@ -123,9 +123,9 @@ def plan_cpu(model: Model, machine: Machine, wish: Wish) -> Plan:
     if reference_mla:
         # platforms/cpu.py: without chunked prefill a step must hold a whole prompt.
         tokens = max(tokens, wanted)
-    step = Step(tokens, requests, model.element_bytes, parallel)
+    step = Step(tokens, requests, model.element_bytes, parallel, sorts=True)
     fit = Fit(
-        model, machine, wish, step, model.weights(machine, parallel), max(activation_parts(model.shape, step)),
+        model, machine, wish, step, model.weights(machine, parallel), activations(model.shape, step).peak,
         cache_of(model, machine, wish, step), wanted,
     )  # fmt: skip
     plan.bytes_total = fit.total

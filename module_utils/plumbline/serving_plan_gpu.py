@@ -24,8 +24,9 @@ from .serving_plan_memory import (
     COLLECTIVE_BYTES,
     CONTEXT_BYTES,
     GIB,
+    Activations,
     Step,
-    activation_parts,
+    activations,
     gib,
     graph_bytes,
     graph_count,
@@ -93,8 +94,7 @@ class Fit:
     place: Place
     step: Step
     weights: int
-    body: int
-    sampler: int
+    activations: Activations
     graphs: int
     cache: Cache | None
     length: int = 0
@@ -112,7 +112,7 @@ class Fit:
     @property
     def beside_cache(self) -> int:
         """Bytes beside the cache."""
-        return self.weights + max(self.body, self.sampler) + self.graphs + self.context
+        return self.weights + self.activations.peak + self.graphs + self.context
 
     @property
     def available(self) -> int:
@@ -195,10 +195,10 @@ def _fit(place: Place, parallel: int) -> Fit:
     weights = model.weights(place.machine, parallel, place.pipeline).per_rank
     weights = max(0, weights - int(options.size("cpu_offload_gb") * GIB))
     while True:
-        step = Step(tokens, requests, model.element_bytes, parallel)
-        body, sampler = activation_parts(model.shape, step)
+        step = Step(tokens, requests, model.element_bytes, parallel, unpacks_experts=model.unpacks_experts)
+        needed = activations(model.shape, step)
         graphs = 0 if options.flag("enforce_eager") else graph_bytes(model.shape, step)
-        fit = Fit(place, step, weights, body, sampler, graphs, cache_of(model, place.machine, place.wish, step))
+        fit = Fit(place, step, weights, needed, graphs, cache_of(model, place.machine, place.wish, step))
         if (cache := fit.cache) is None:
             return fit
         fit = replace(fit, length=cache.longest(fit.pool, place.wanted))
@@ -211,7 +211,7 @@ def _fit(place: Place, parallel: int) -> Fit:
             fit.length < place.wanted
             and not options.count("max_num_batched_tokens")
             and tokens > _SMALLEST_STEP
-            and body > sampler
+            and needed.peak > needed.sampler
         ):
             # Smaller steps leave more for the cache; long prompts take more of them.
             tokens //= 2
@@ -232,9 +232,10 @@ def _tell(plan: Plan, fit: Fit) -> None:
         Line("weights", f"{whole.tensors} tensors of {gib(whole.whole)} as {model.dtype}{kind}{split}", fit.weights),
         Line(
             "activations",
-            f"the larger of a step of {step.tokens} tokens ({gib(fit.body)}) and the sampler on {step.requests} requests x "
-            f"{shape.vocabulary} tokens of the vocabulary ({gib(fit.sampler)})",
-            max(fit.body, fit.sampler),
+            f"the larger of a step of {step.tokens} tokens ({gib(fit.activations.body)}) and the sampler on {step.requests} requests x "
+            f"{shape.vocabulary} tokens of the vocabulary ({gib(fit.activations.sampler)})"
+            + (f", and the experts' workspace ({gib(fit.activations.workspace)})" if fit.activations.workspace else ""),
+            fit.activations.peak,
         ),
         Line("CUDA graphs", f"{graph_count(step)} graphs" if fit.graphs else "none (enforce_eager)", fit.graphs),
         Line("context", f"CUDA and libraries{', NCCL' if fit.context > CONTEXT_BYTES else ''}", fit.context),
@@ -302,7 +303,7 @@ def _refusal(fit: Fit) -> str:
     remedies.append("serve a smaller model")
     return (
         f"Expected {gib(place.budget)} of each of {fit.parallel} GPU(s) ({place.share:.2f} of {gib(place.memory)}) to hold the weights "
-        f"({gib(fit.weights)}), a step's activations ({gib(max(fit.body, fit.sampler))}), CUDA graphs ({gib(fit.graphs)}), the context "
+        f"({gib(fit.weights)}), a step's activations ({gib(fit.activations.peak)}), CUDA graphs ({gib(fit.graphs)}), the context "
         f"({gib(fit.context)}) and the cache of one request of {place.least} tokens ({gib(request)}), found that they need "
         f"{gib(fit.beside_cache + request)}: {', or '.join(remedies)}."
     )

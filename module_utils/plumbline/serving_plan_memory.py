@@ -15,8 +15,13 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 # Bytes that the sampler takes for each row and each token of the vocabulary (v1/sample/sampler.py and ops/topk_topp_sampler.py): logits in
-# the model's type (2) and in float32 (4), sorted with their places (4 + 8), their probabilities (4), the mask (1), the noise (4).
-SAMPLER_BYTES = 27
+# the model's type (2) and in float32 (4), probabilities (4), noise (4), a mask (1). Without Triton they are sorted with their places, which
+# takes another 4 + 8.
+SAMPLER_BYTES = 15
+SORTING_BYTES = 12
+# The Yuan plugin turns experts of four bits back to full ones in steps of so many tokens (plumbline_yuan/moe.py, settings.py): there is room
+# for one layer's, and Marlin's own workspace is for steps below.
+YUAN_MANY_TOKENS = 4096
 # The CUDA context, the libraries' kernels and workspaces, what is not torch's: 0.5 to 0.6 GB on an H200 with driver 580.
 CONTEXT_BYTES = 640 * MIB
 # With several GPUs: NCCL's buffers and the custom all-reduce's.
@@ -31,31 +36,51 @@ WORKER_BYTES = 768 * MIB
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of the engine computes: tokens at once, requests at once, as set."""
+    """What one step of the engine computes: tokens at once, requests at once, as set. `sorts`: the sampler has no Triton (CPU)."""
 
     tokens: int
     requests: int
     element_bytes: int
     tensor_parallel: int
-    quantised: bool = False
+    sorts: bool = False
+    unpacks_experts: bool = False
 
 
-def activation_parts(shape: Shape, step: Step) -> tuple[int, int]:
-    """Bytes in one process at the peak of a step, and at the peak of the sampler."""
-    parallel = step.tensor_parallel
+@dataclass(frozen=True)
+class Activations:
+    """Bytes in one process: what a step takes and gives back, what the sampler does, and the experts' workspace, which stays."""
+
+    body: int
+    sampler: int
+    workspace: int = 0
+
+    @property
+    def peak(self) -> int:
+        """What a profile run finds."""
+        return self.workspace + max(self.body, self.sampler)
+
+
+def activations(shape: Shape, step: Step) -> Activations:
+    """What a step needs beside weights and cache."""
+    parallel, size = step.tensor_parallel, step.element_bytes
     row = 4 * shape.hidden  # the residual stream, its norm, and what goes into and comes out of a layer's half
     attention = shape.attention_columns // parallel
-    if shape.experts:
-        # fused_moe/experts/triton_moe.py, workspace_shapes: tokens x chosen x max(width, hidden), and as much of max(2 width, hidden).
-        width = shape.expert_width // parallel
-        experts = shape.experts_per_token * (max(width, shape.hidden) + max(2 * width, shape.hidden)) + shape.hidden
-        inner = max(
-            attention, experts, 0 if shape.expert_width == shape.intermediate else 3 * shape.intermediate // parallel
-        )
-    else:
-        inner = max(attention, 3 * shape.intermediate // parallel)
-    body = step.tokens * (row + inner) * step.element_bytes
-    return body, min(step.requests, step.tokens) * shape.vocabulary * SAMPLER_BYTES
+    sampler = (
+        min(step.requests, step.tokens) * shape.vocabulary * (SAMPLER_BYTES + (SORTING_BYTES if step.sorts else 0))
+    )
+    dense = 3 * shape.intermediate // parallel
+    if not shape.experts:
+        return Activations(step.tokens * (row + max(attention, dense)) * size, sampler)
+    # fused_moe/experts/triton_moe.py, workspace_shapes: tokens x chosen x max(width, hidden), and as much of max(2 width, hidden). The
+    # manager of workspaces keeps them.
+    width = shape.expert_width // parallel
+    chosen = shape.experts_per_token * (max(width, shape.hidden) + max(2 * width, shape.hidden)) + shape.hidden
+    other = max(attention, 0 if shape.expert_width == shape.intermediate else dense)
+    if step.unpacks_experts and step.tokens >= YUAN_MANY_TOKENS:
+        room = shape.experts * 3 * width * shape.hidden * size
+        body = step.tokens * (row + max(other, chosen)) * size
+        return Activations(body, sampler, room + (YUAN_MANY_TOKENS - 1) * chosen * size)
+    return Activations(step.tokens * (row + other) * size, sampler, step.tokens * chosen * size)
 
 
 def graph_count(step: Step, largest: int = 512) -> int:

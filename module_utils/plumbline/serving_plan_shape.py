@@ -217,6 +217,9 @@ def _kinds(config: Mapping[str, Any], model_type: str, count: int) -> list[str]:
         return ["full" if index % period == offset else "state" for index in range(count)]
     if model_type in ("lfm2", "lfm2_moe") and isinstance(config.get("full_attn_idxs"), list):
         return ["full" if index in config["full_attn_idxs"] else "state" for index in range(count)]
+    linear = config.get("linear_attn_config")
+    if model_type == "kimi_linear" and isinstance(linear, Mapping) and isinstance(linear.get("kda_layers"), list):
+        return ["state" if index + 1 in linear["kda_layers"] else "full" for index in range(count)]
     if model_type == "bamba" and isinstance(config.get("attn_layer_indices"), list):
         return ["full" if index in config["attn_layer_indices"] else "state" for index in range(count)]
     if model_type in ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"):
@@ -258,6 +261,8 @@ def _layers(config: Mapping[str, Any], model_type: str, heads: int, hidden: int)
         count = 2 * number(config, "num_layers", default=count)
     if not count:
         return (), "the number of its layers"
+    if config.get("is_encoder_decoder"):
+        return (), "the cache of its encoder"
     if "compress_ratios" in config:
         return (), "the compressed cache of its attention"
     if isinstance(config.get("block_configs"), list):

@@ -23,7 +23,9 @@ _EMBEDDING = re.compile(r"(embed_tokens|word_embeddings|wte|embeddings)\.weight$
 _OUTPUT = re.compile(r"(lm_head|output_layer|embed_out)\.weight$")
 # What is in the file and never loaded: positions that are computed, layers that predict further tokens (only with speculation).
 _NOT_LOADED = re.compile(r"rotary_emb\.inv_freq$|\.masked_bias$|^mtp\.|\.attn\.bias$")
-_LAYER = re.compile(r"(?:layers|h|blocks)\.(\d+)\.")
+_LAYER = re.compile(r"(?:layers|h|blocks)\.\d+\.")
+# The language model's own layers: those beyond its depth predict further tokens (DeepSeek's and GLM's MTP).
+_OWN_LAYER = re.compile(r"^(?:language_model\.)?model\.(?:language_model\.)?layers\.(\d+)\.")
 # One packed 32-bit word of a quantised matrix holds so many weights, by its number of bits.
 _PACKED = re.compile(r"\.(weight_packed|qweight)$")
 _QUANTISED_PARTS = re.compile(r"\.(weight_scale|weight_shape|weight_zero_point|weight_g_idx|scales|qzeros|g_idx)$")
@@ -32,12 +34,13 @@ _VOCABULARY_MULTIPLE = 64  # vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_
 
 @dataclass(frozen=True)
 class Loading:
-    """How the weights are loaded. `unpack_bits`: packed words are turned back to the model's type (the Yuan plugin on a CPU)."""
+    """How the weights are loaded. `unpack_bits`: packed words are turned back to the model's type, of names with `unpack_only`."""
 
     element_bytes: int
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     unpack_bits: int = 0
+    unpack_only: str = ""
     online_fp8: bool = False
 
 
@@ -90,12 +93,12 @@ def weigh(tensors: Iterable[Tensor], shape: Shape, loading: Loading) -> Weights:
 def _is_loaded(tensor: Tensor, shape: Shape, tied: bool) -> bool:
     if _NOT_LOADED.search(tensor.name) or (tied and _OUTPUT.search(tensor.name)):
         return False
-    layer = _LAYER.search(tensor.name)
-    return not (layer and "vision" not in tensor.name and shape.depth and int(layer.group(1)) >= shape.depth)
+    layer = _OWN_LAYER.search(tensor.name)
+    return not (layer and shape.depth and int(layer.group(1)) >= shape.depth)
 
 
 def _loaded_bytes(tensor: Tensor, shape: Shape, loading: Loading) -> int:
-    if loading.unpack_bits:
+    if loading.unpack_bits and re.search(loading.unpack_only, tensor.name):
         if _PACKED.search(tensor.name):
             return tensor.elements * 32 // loading.unpack_bits * loading.element_bytes
         if _QUANTISED_PARTS.search(tensor.name):

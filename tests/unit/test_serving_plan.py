@@ -325,7 +325,57 @@ def test_packed_weights_stay_packed_but_where_the_yuan_plugin_unpacks_them() -> 
     ]
     made = Model(read_shape({**LLAMA, **config}), packed, "bfloat16", 2)
     assert made.weights(gpus(), 1).per_rank == 4 * 1000 + 2 * 250
+    values = [
+        Tensor(each.name.replace("mlp.up_proj", "self_attn.v_proj"), each.stored_dtype, each.elements)
+        for each in packed
+    ]
+    assert Model(made.shape, values, "bfloat16", 2).weights(gpus(), 1).per_rank == 8 * 1000 * 2
     assert made.weights(cpu(), 1).per_rank == 8 * 1000 * 2
+
+
+def test_a_vision_tower_may_have_more_layers_than_the_language_model() -> None:
+    shape = read_shape({**LLAMA, "num_hidden_layers": 2})
+    tower = Tensor("visual.blocks.31.attn.qkv.weight", "BF16", 100)
+    assert weigh([tower], shape, Loading(2)).per_rank == 200
+
+
+# --- kinds of layers, by the rules of each family ---
+
+
+@pytest.mark.parametrize(
+    ("config", "kinds"),
+    [
+        ({"sliding_window": 4096, "use_sliding_window": False}, "ffff"),
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 3}, "fffs"),
+        ({"model_type": "cohere2", "sliding_window": 4096}, "sssf"),
+        ({"model_type": "llama4_text", "attention_chunk_size": 8192}, "cccf"),
+        ({"model_type": "jamba", "attn_layer_period": 4, "attn_layer_offset": 2, "mamba_d_state": 16, "mamba_d_conv": 4}, "ttft"),
+        (
+            {
+                "model_type": "nemotron_h", "hybrid_override_pattern": "M-*E", "n_groups": 8, "mamba_num_heads": 64, "mamba_head_dim": 64,
+                "ssm_state_size": 128, "conv_kernel": 4,
+            },
+            "tf",
+        ),
+        (
+            {
+                "model_type": "kimi_linear", "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+                "linear_attn_config": {"kda_layers": [1, 2, 3], "full_attn_layers": [4], "num_heads": 32, "head_dim": 128},
+            },
+            "tttm",
+        ),
+        ({"model_type": "deepseek_v32", "kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128}, "mimimimi"),
+        ({"model_type": "gemma3n_text", "num_kv_shared_layers": 2}, "ff"),
+        ({"block_configs": [{"attention": {"no_op": True}}, {"attention": {"n_heads_in_group": 8}}]}, "f"),
+        ({"is_encoder_decoder": True}, ""),
+        ({"model_type": "falcon_h1"}, ""),
+    ],
+)  # fmt: skip
+def test_the_kinds_of_layers(config: dict[str, Any], kinds: str) -> None:
+    letters = {"full": "f", "sliding": "s", "chunked": "c", "state": "t", "mla": "m", "index": "i"}
+    shape = read_shape({**LLAMA, "num_hidden_layers": 4, **config})
+    assert "".join(letters[layer.kind] for layer in shape.layers) == kinds
+    assert bool(shape.unknown) == (not kinds)
 
 
 # --- options ---
