@@ -23,6 +23,7 @@ import shlex
 import signal
 import statistics
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -145,6 +146,12 @@ def recovery(endpoint: Endpoint, kind: str, drop_caches: bool) -> float:
     return seconds
 
 
+def wait_until_active() -> None:
+    """A right answer may come moments before the unit is told so."""
+    while systemctl("show", UNIT, "--property=ActiveState", "--value") != "active":
+        time.sleep(POLL_SECONDS)
+
+
 def figures(values: list[float]) -> dict[str, Any]:
     """Return median, extremes and values, in seconds."""
     rounded = [round(value, 2) for value in values]
@@ -171,11 +178,10 @@ def main() -> None:
     recovered: list[float] = []
     for _ in range(options.rounds):
         cold.append(cold_start(endpoint, options.drop_caches))
-        while systemctl("show", UNIT, "--property=ActiveState", "--value") != "active":
-            time.sleep(POLL_SECONDS)
+        wait_until_active()
         recovered.append(recovery(endpoint, options.victim, options.drop_caches))
-        while systemctl("show", UNIT, "--property=ActiveState", "--value") != "active":
-            time.sleep(POLL_SECONDS)
+        wait_until_active()
+        print(f"cold start {cold[-1]:.1f} s, recovery {recovered[-1]:.1f} s", file=sys.stderr, flush=True)
     ratio = statistics.median(recovered) / statistics.median(cold)
     print(
         json.dumps(
