@@ -19,7 +19,7 @@ GIB = 1 << 30
 # takes another 4 + 8.
 SAMPLER_BYTES = 15
 SORTING_BYTES = 12
-# The Yuan plugin turns experts of four bits back to full ones in steps of so many tokens (plumbline_yuan/moe.py, settings.py): there is room
+# The Yuan plugin turns experts of four bits back to full ones in steps of so many tokens (its moe.py, settings.py): there is room
 # for one layer's, and Marlin's own workspace is for steps below.
 YUAN_MANY_TOKENS = 4096
 # The CUDA context, the libraries' kernels and workspaces, what is not torch's: 0.5 to 0.6 GB on an H200 with driver 580.
