@@ -152,6 +152,8 @@ def test_wrong_options_and_a_new_key(lab: Lab, api: Api, restored: None) -> None
     lab.playbook(PLAYBOOK, *extra(serving_options={**options, "port": 9})).refused_with(
         "serving_options", "serving_port"
     )
+    lab.playbook(PLAYBOOK, *extra(serving_options={**options, "swap_space": 4})).refused_with("kv_offloading_size")
+    lab.playbook(PLAYBOOK, *extra(serving_kv_cache_gib=6000)).refused_with("6000 GiB of key-value cache", "weights (")
     lab.playbook(PLAYBOOK, *extra(serving_api_key="too short")).refused_with("20 to 200 characters")
 
     key = "another-key-of-the-lab-0123456789"
