@@ -57,8 +57,8 @@ UNITS: dict[str, dict[str, Any]] = {
         "__serving_binding": {"cpus": "1-15", "memory_nodes": "0", "reason": "NUMA node 0, on which 0000:17:00.0 hang"},
     },
     "other-model": {"model_manifest_sha256": "def"},
-    "upgrade": {},
-    "cpu-plain": {},
+    "upgrade": {"serving_middleware": True},
+    "cpu-plain": {"serving_middleware": True},
     "middleware": {
         "serving_middleware": True,
         "serving_options": {"enforce_eager": True, "max_num_seqs": 24, "middleware": ["a.b"]},
@@ -248,6 +248,8 @@ def test_the_unit_of_an_upgrade_differs_in_port_and_places_only(outcome: tuple[O
     text, values = unit(outcome, "upgrade")
     assert '--port "2"' in text
     assert values["RuntimeDirectory"] == ["plumbline-serving-upgrade"]
+    # Its middleware looks at its own record and drain file, else it would answer for the other.
+    assert "/run/plumbline-serving-upgrade/draining" in str(values["Environment"])
     assert values["CacheDirectory"] == ["plumbline-serving"]
     assert "WantedBy" not in values
     plain = unit(outcome, "cpu-plain")[0]
