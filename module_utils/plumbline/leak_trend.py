@@ -88,15 +88,13 @@ def trend(
     else:
         batches = [batch for batch in batches if batch[0] >= begin]
     x, y = [batch[0] for batch in batches], [batch[1] for batch in batches]
-    level = y[0] if y else 0.0
-    if level <= 0 or len(y) < BATCHES // 4:
-        return (
-            "its level is not above zero, so growth is no share of it"
-            if level <= 0
-            else "too few samples without a gap"
-        )
+    if len(y) < BATCHES // 4:
+        return "too few samples without a gap"
     daily = x[-1] - x[0] >= DAY_SECONDS
     fit = _fit(x, y, daily)
+    level = sum(y) / len(y) - fit.slope * (sum(x) / len(x) - begin)
+    if level <= 0:
+        return "its level is not above zero, so growth is no share of it"
     deviation, degrees = _deviation(fit, _raised(fit))
     reach = deviation * student_quantile((1 + confidence) / 2, degrees)
     return Trend(
