@@ -5,6 +5,26 @@ from __future__ import annotations
 import io
 import pkgutil
 import zipfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # Ansible carries to the node what is named here. It is imported there by the Python that has aiohttp, and by no other.
+    from . import (  # noqa: F401
+        load_events,
+        load_histogram,
+        load_http,
+        load_prompts,
+        load_run,
+        load_schedule,
+        load_spec,
+        load_sweep,
+        load_sweep_plan,
+        load_tally,
+        load_target,
+        load_timer,
+        load_worker,
+        worker_result,
+    )
 
 WORKER = "load_worker"
 NEEDS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import itertools
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import load_program
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.load_events import StreamError, TokenStream
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.load_program import NEEDS, program
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.load_prompts import prompt, words_for_tokens
@@ -438,6 +440,13 @@ def test_the_program_carries_all_that_its_modules_import() -> None:
     """`-I` and an archive: nothing of this checkout is on its path. And the same code is the same bytes."""
     assert program() == program()
     assert len(set(NEEDS)) == len(NEEDS)
+
+
+def test_ansible_carries_to_the_node_what_the_program_holds() -> None:
+    """It looks which modules a module's source imports, and knows nothing of a list of names."""
+    tree = ast.parse(Path(load_program.__file__).read_text(encoding="utf-8"))
+    relative = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
+    assert {name.name for node in relative for name in node.names} == {load_program.WORKER, *NEEDS}
 
 
 # --- the plan ----------------------------------------------------------------------------------------------------------
