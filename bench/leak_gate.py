@@ -194,7 +194,7 @@ def samples_needed(pool: Any, kind: str, traces: int, step: float) -> dict[str, 
 
     def trend_works(hours: float) -> bool:
         jobs = [(kind, seed, hours, step) for seed in range(traces)]
-        return sum(pool.imap_unordered(found_by_trend, jobs, chunksize=4)) >= 0.9 * traces
+        return bool(sum(pool.imap_unordered(found_by_trend, jobs, chunksize=4)) >= 0.9 * traces)
 
     def points_work(hours: float) -> bool:
         # A larger step for the same two moments: what lies between them does not matter.
@@ -203,7 +203,7 @@ def samples_needed(pool: Any, kind: str, traces: int, step: float) -> dict[str, 
         threshold = errors[989]  # one in a hundred above it
         share = 0.8 if kind in ("steps at warm-up", "everything") else 1.0
         growth = LEAK * hours * share * 3600 / HORIZON
-        return sum(error + growth > threshold for error in errors) >= 900
+        return bool(sum(error + growth > threshold for error in errors) >= 900)
 
     least = 26.0 if kind in NEEDS_A_DAY else 0.5
     by_trend, by_points = shortest(trend_works, least, 160.0), shortest(points_work, 1.0, 2000.0)
