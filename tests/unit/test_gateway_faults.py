@@ -146,13 +146,21 @@ def test_keys_are_neither_in_the_maps_nor_in_the_log(tmp_path: Path) -> None:
         assert "wrong-key" not in text
 
 
-@pytest.mark.parametrize("path", ["/secret", "/plumbline/status", "/metrics", "/v1", "/", "/v1/../secret"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/secret", "/plumbline/status", "/metrics", "/v1", "/", "//v1/models", "/generate/x"),
+        *("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/%6coad_lora_adapter"),
+    ],
+)
 def test_what_is_not_for_users_is_not_there(calm: Gateway, path: str) -> None:
     connection = calm.connect()
     connection.request("GET", path, headers=headers(KEYS["alice"]))
-    status, _, _ = read(connection)
+    status, _, body = read(connection)
     connection.close()
     assert status == 404
+    # The gateway's own answer: it did not even ask the node.
+    assert b"this endpoint serves" in body
 
 
 def test_what_is_no_http_is_refused(calm: Gateway) -> None:
