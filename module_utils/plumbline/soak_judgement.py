@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .leak_trend import CONFIDENCE, Trend, trend
+from .leak_trend import CONFIDENCE, FEWEST_SAMPLES, Trend, trend
 from .load_tally import Tally
 from .soak_sampler import done_seconds
 
@@ -156,7 +156,7 @@ def _growth(name: str, scope: str, series: list[tuple[float, float]], unit: str,
     times, values = [time for time, _ in series], [value for _, value in series]
     found = trend(times, values, warmup_seconds=float(spec["warmup_seconds"])) if series else ""
     if not isinstance(found, Trend):
-        entry["error"] = f"too short to judge: {found}" if found else "there is no sample of it"
+        entry["error"] = f"too short to judge: {found}{_enough(times)}" if found else "there is no sample of it"
         return entry
     # What arithmetic leaves of a constant series is none.
     value, low, high = (0.0 if abs(each) < _NOTHING else each for each in found.growth(horizon))
@@ -177,6 +177,14 @@ def _growth(name: str, scope: str, series: list[tuple[float, float]], unit: str,
         ),
     )
     return entry
+
+
+def _enough(times: Sequence[float]) -> str:
+    """How long would give as many samples as a slope needs, where it is that."""
+    if len(times) < 2 or times[-1] <= times[0]:
+        return ""
+    seconds = FEWEST_SAMPLES * (times[-1] - times[0]) / (len(times) - 1)
+    return f"; {_span(seconds)} after the warm-up would do"
 
 
 def _requests(intervals: Sequence[Line], spec: Line) -> list[dict[str, Any]]:
@@ -315,6 +323,8 @@ def progress_text(progress: Line) -> str:
 
 
 def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
