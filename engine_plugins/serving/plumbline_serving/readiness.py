@@ -27,13 +27,15 @@ class Readiness:
 
     def draining(self) -> bool:
         """Tell whether no new request is let in."""
-        return bool(self._drain_file) and os.path.exists(self._drain_file)  # noqa: PTH110  twice as fast as Path.exists
+        # os.path, for it takes half of Path.exists' time.
+        self._was_draining = bool(self._drain_file) and os.path.exists(self._drain_file)  # noqa: PTH110
+        return self._was_draining
 
     def draining_lately(self, now: float) -> bool:
         """Tell what `draining` told not long before *now*, by the monotonic clock."""
         if now - self._looked > _LATELY_SECONDS:
             self._looked = now
-            self._was_draining = self.draining()
+            self.draining()
         return self._was_draining
 
     def answered(self) -> bool:
