@@ -14,7 +14,19 @@ from tests.e2e.conftest import CHECKOUT, Lab
 
 pytestmark = pytest.mark.lab
 
-STAGES = ("survey", "firmware", "bios", "kernel", "gpu_driver", "engine", "model", "tune", "serving", "accept")
+STAGES = (
+    "survey",
+    "firmware",
+    "bios",
+    "kernel",
+    "gpu_driver",
+    "engine",
+    "model",
+    "tune",
+    "serving",
+    "gateway",
+    "accept",
+)
 
 
 def newest_run() -> Path:
