@@ -25,6 +25,7 @@ STAGES = (
     "tune",
     "serving",
     "gateway",
+    "monitoring",
     "accept",
 )
 
