@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import multiprocessing
 import os
 import sys
@@ -24,15 +23,13 @@ os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
 os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
 
 
-class Heard(logging.Handler):
-    """Keeps what the engine logs."""
+def hear() -> list[str]:
+    """Keep what the engine logs of its cache. In one process it takes itself for no first rank and would keep silent."""
+    from vllm.v1.core import kv_cache_utils  # noqa: PLC0415
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+    lines: list[str] = []
+    kv_cache_utils.logger.info_once = lambda text, *values, **_: lines.append(text % values)
+    return lines
 
 
 def weigh_when_loaded() -> list[int]:
@@ -54,11 +51,7 @@ def weigh_when_loaded() -> list[int]:
 def start(job: dict[str, Any]) -> dict[str, Any]:
     import vllm  # noqa: PLC0415 - slow, and there already
 
-    heard = Heard()
-    # vLLM configures its own logger anew when an engine starts; one below it keeps its handler.
-    logger = logging.getLogger("vllm.v1.core.kv_cache_utils")
-    logger.addHandler(heard)
-    logger.setLevel(logging.INFO)
+    heard = hear()
     sizes = weigh_when_loaded()
     with tempfile.TemporaryDirectory() as folder:
         if not job["directory"]:
@@ -83,7 +76,7 @@ def start(job: dict[str, Any]) -> dict[str, Any]:
         "requests": configuration.scheduler_config.max_num_seqs,
         "prefix_caching": cache.enable_prefix_caching,
         "parameters": sizes[0],
-        "log": next((line for line in heard.lines if "KV cache size" in line), ""),
+        "log": next((line for line in heard if "KV cache size" in line), ""),
     }
 
 
