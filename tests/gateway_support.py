@@ -46,7 +46,7 @@ def free_ports(count: int) -> list[int]:
             probe.close()
 
 
-def wait_for(condition: Any, what: str, timeout_seconds: float = 20.0) -> None:
+def wait_for(condition: Any, what: str, timeout_seconds: float = 120.0) -> None:
     """Wait until something holds; how long it takes is judged nowhere."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
@@ -84,7 +84,7 @@ class Node:
     def end(self, how: signal.Signals = signal.SIGKILL) -> None:
         if self.process is not None:
             self.process.send_signal(how)
-            self.process.wait(20)
+            self.process.wait(120)
             self.process = None
 
 

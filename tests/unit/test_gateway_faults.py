@@ -355,7 +355,7 @@ def test_sigkill_of_the_gateway_ends_all_of_it_so_that_systemd_starts_it_again(f
     os.kill(worker, signal.SIGKILL)
     assert front.process is not None
     # The master ends with its worker: no half-dead gateway that holds the port.
-    assert front.process.wait(20) != 0
+    assert front.process.wait(120) != 0
     front.start()
     front.wait_ready("n1", "n3")
     assert front.post(chat())[0] == 200
@@ -366,7 +366,7 @@ def test_sigkill_of_the_master_is_followed_by_a_start_that_serves(front: Gateway
     worker = front.worker()
     assert front.process is not None
     front.process.kill()
-    front.process.wait(20)
+    front.process.wait(120)
     # systemd ends what is left in the control group; here nobody does.
     if Path(f"/proc/{worker}").exists():
         os.kill(worker, signal.SIGKILL)
@@ -384,7 +384,7 @@ def test_a_client_that_never_reads_is_let_go_and_its_node_stops(front: Gateway) 
         wait_for(lambda: any((n.control() or {})["running"] for n in front.nodes), "the answer begun")
         # Others are served meanwhile.
         assert front.post(chat())[0] == 200
-        wait_for(lambda: any((n.control() or {})["cancelled"] for n in front.nodes), "the node's computing ended", 40)
+        wait_for(lambda: any((n.control() or {})["cancelled"] for n in front.nodes), "the node's computing ended")
     assert all((n.control() or {})["running"] == 0 for n in front.nodes)
 
 
