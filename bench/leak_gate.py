@@ -229,8 +229,12 @@ def main() -> None:
     parser.add_argument("--traces", type=int, default=1000, help="leak-free traces of each kind and length")
     parser.add_argument("--power-traces", type=int, default=100, help="planted leaks at each length that is tried")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument(
+        "--lengths", default="72:60,7.2:10", help="of leak-free traces: hours:seconds between samples, ..."
+    )
     parser.add_argument("--only", choices=["false_alarms", "samples"], default="")
     arguments = parser.parse_args()
+    lengths = [tuple(map(float, each.split(":"))) for each in arguments.lengths.split(",")]
     result: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "confidence": CONFIDENCE, "traces": arguments.traces}
     with Pool(arguments.processes) as pool:
         if arguments.only != "samples":
@@ -244,7 +248,7 @@ def main() -> None:
                     for kind in KINDS
                     if hours >= 24 or kind not in NEEDS_A_DAY
                 }
-                for hours, step in ((72.0, 60.0), (7.2, 10.0))
+                for hours, step in lengths
             }
         if arguments.only != "false_alarms":
             # More than a sample a minute tells no more where noise is slower than that.
