@@ -82,7 +82,9 @@ def test_the_labs_inventory_reads_ports_and_keys_from_the_record(copied: Path) -
     }
     noted |= {"ssh_key": "/s", "ca_file": "/ca.pem", "control_path_dir": "/cp", "model_source": "/m.gguf"}
     record.write_text(json.dumps(noted))
-    done = debug(copied, "[bmc_port, engine_find_links, ansible_ssh_common_args, bmc_ca_file, serving_port, gateway_port]")
+    done = debug(
+        copied, "[bmc_port, engine_find_links, ansible_ssh_common_args, bmc_ca_file, serving_port, gateway_port]"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     shown = json.loads(done.stdout.partition("=>")[2])["msg"]
     assert shown[:2] == [3443, ["/srv/wheels"]]

@@ -108,7 +108,8 @@ def test_other_ports_than_the_node_was_made_with_are_refused(lab: settings.Lab) 
     other = settings.load(lab.root, {"LAB_API_PORT": "8001"}, {})
     fake = FakePodman(other, container("running", labels))
     with pytest.raises(
-        LabError, match=r"ports 2222 \(SSH\), 8000 \(API\), 8463 \(gateway\), asked for 2222, 8001, 8464: run make clean"
+        LabError,
+        match=r"ports 2222 \(SSH\), 8000 \(API\), 8463 \(gateway\), asked for 2222, 8001, 8464: run make clean",
     ):
         node.Node(other, fake).up(PipConfiguration())
     assert fake.calls == []
