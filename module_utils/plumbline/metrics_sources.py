@@ -256,7 +256,15 @@ def certificate(metrics: Metrics, path: Path) -> str:
 def _end(path: Path, pem: str) -> tuple[Any, str]:
     command = ["openssl", "x509", "-noout", "-enddate"]
     try:
-        done = subprocess.run(command, input=pem, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
+        done = subprocess.run(
+            command,
+            input=pem,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_COMMAND_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, f"openssl, which reads {path}, cannot be run ({error})"
     if done.returncode or not done.stdout.startswith("notAfter="):

@@ -30,7 +30,8 @@ def program_files(package: str, directory: str) -> dict[str, str]:
     """
     found = {f"{directory}/plumbline/__init__.py": '"""Parts of Plumbline that run here by themselves."""\n'}
     for name in sorted(sys.modules):
-        if name.startswith(package + ".") and "." not in name[len(package) + 1 :]:
+        is_package = hasattr(sys.modules[name], "__path__")
+        if name.startswith(package + ".") and "." not in name[len(package) + 1 :] and not is_package:
             short = name[len(package) + 1 :]
             data = pkgutil.get_data(package, f"{short}.py")
             if data is None:

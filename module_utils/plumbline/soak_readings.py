@@ -59,6 +59,7 @@ def engine_processes(tree: Tree, unit: str) -> tuple[str, list[int]]:
             ["systemctl", "show", "--property=MainPID,ControlGroup", unit],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_PATIENCE_SECONDS,
             check=False,
         )
@@ -137,7 +138,12 @@ def gpus(text: str | None = None) -> list[dict[str, Any]]:
         query = [f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits"]
         try:
             text = subprocess.run(
-                ["nvidia-smi", *query], capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False
+                ["nvidia-smi", *query],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_PATIENCE_SECONDS,
+                check=False,
             ).stdout
         except (OSError, subprocess.SubprocessError):
             return []

@@ -49,7 +49,9 @@ class Soak:
     def active(self) -> bool:
         """Whether the unit runs, starts or ends."""
         try:
-            done = subprocess.run(["systemctl", "is-active", self.unit], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["systemctl", "is-active", self.unit], capture_output=True, text=True, errors="replace", check=False
+            )
         except OSError as error:
             raise SoakError(f"a soak runs as a unit of systemd, and systemctl was not found ({error})") from error
         return done.stdout.strip() in ("active", "activating", "deactivating", "reloading")
@@ -104,14 +106,19 @@ class Soak:
         command = ["systemd-run", f"--unit={self.unit}", "--description=Plumbline: load and readings for hours"]
         command += [f"--property={name}={value}" for name, value in properties.items()]
         command += [sys.executable, "-I", str(self.folder / SAMPLER_PROGRAM), str(self.folder), str(self.runtime)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             raise SoakError(f"systemd-run was expected to start {self.unit} and said: {done.stderr.strip()[-300:]}")
 
     def stop(self) -> None:
         """End the unit; what was measured stays, and the soak can go on."""
         done = subprocess.run(
-            ["systemctl", "stop", self.unit], capture_output=True, text=True, timeout=_STOP_SECONDS, check=False
+            ["systemctl", "stop", self.unit],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_STOP_SECONDS,
+            check=False,
         )
         if done.returncode and self.active():
             raise SoakError(f"{self.unit} does not stop: {done.stderr.strip()[-300:]}")
