@@ -26,13 +26,8 @@ options:
     description: Memory channels of a socket, for a machine whose slot names do not tell. V(0) leaves it to the table.
     type: int
     default: 0
-attributes:
-  check_mode:
-    description: Observes only, so check mode is the same as a normal run.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
+extends_documentation_fragment:
+  - plumbline.plumbline.observes
 """
 
 EXAMPLES = r"""

@@ -109,13 +109,8 @@ options:
     description: Directory that stands for C(/). Below another one no command runs.
     type: path
     default: /
-attributes:
-  check_mode:
-    description: Observes only, so check mode is the same as a normal run.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
+extends_documentation_fragment:
+  - plumbline.plumbline.observes
 """
 
 EXAMPLES = r"""

@@ -56,13 +56,8 @@ options:
     description: The C compiler, by name or path.
     type: str
     default: gcc
-attributes:
-  check_mode:
-    description: Observes only, so check mode is the same as a normal run.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
+extends_documentation_fragment:
+  - plumbline.plumbline.observes
 """
 
 EXAMPLES = r"""

@@ -18,13 +18,8 @@ options:
     description: Directory that stands for C(/). A captured tree gives the facts of the machine it was taken from.
     type: path
     default: /
-attributes:
-  check_mode:
-    description: Observes only, so check mode is the same as a normal run.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
+extends_documentation_fragment:
+  - plumbline.plumbline.observes
 """
 
 EXAMPLES = r"""

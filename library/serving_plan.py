@@ -71,13 +71,8 @@ options:
     description: Directory that stands for C(/) for the machine's memory and processors. A captured tree is a test fixture.
     type: path
     default: /
-attributes:
-  check_mode:
-    description: Observes only, so check mode is the same as a normal run.
-    support: full
-  diff_mode:
-    description: Changes nothing.
-    support: none
+extends_documentation_fragment:
+  - plumbline.plumbline.observes
 """
 
 EXAMPLES = r"""

@@ -82,11 +82,6 @@ class Shape:
     unknown: str = ""
 
     @property
-    def has_state(self) -> bool:
-        """Whether layers keep a state of fixed size."""
-        return any(layer.kind == "state" for layer in self.layers)
-
-    @property
     def uses_mla(self) -> bool:
         """Whether attention keeps one latent vector for a token."""
         return any(layer.kind == "mla" for layer in self.layers)
