@@ -16,6 +16,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline import measurability as m
 from ansible_collections.plumbline.plumbline.plugins.module_utils.plumbline.gates import judge_all
 
+from tests.module_documentation import attributes
 from tests.unit.machine_facts import rules
 
 MODULE: Any = importlib.import_module("ansible_collections.plumbline.plumbline.plugins.modules.measurability_info")
@@ -162,5 +163,5 @@ def test_the_documentation_covers_what_the_module_takes_and_gives(
 ) -> None:
     documentation = yaml.safe_load(MODULE.DOCUMENTATION)
     assert documentation["module"] == "measurability_info"
-    assert set(documentation["attributes"]) == {"check_mode", "diff_mode"}
+    assert set(attributes(documentation)) == {"check_mode", "diff_mode"}
     assert set(run(capsys)) - {"changed", "invocation"} == set(yaml.safe_load(MODULE.RETURN))

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
 
+from tests.module_documentation import attributes
 from tests.tools import smbios_tables
 from tests.tools.lspci_tree import Machine
 
@@ -99,7 +100,7 @@ def test_the_documentation_covers_what_the_module_takes_and_gives(name, capsys):
     module = load(name)
     documentation = yaml.safe_load(module.DOCUMENTATION)
     assert documentation["module"] == name
-    assert set(documentation["attributes"]) == {"check_mode", "diff_mode"}
+    assert set(attributes(documentation)) == {"check_mode", "diff_mode"}
     assert yaml.safe_load(module.EXAMPLES)
     returned = yaml.safe_load(module.RETURN)
     arguments = {"compiler": "no-such-compiler"} if name == "memory_bandwidth" else {}
